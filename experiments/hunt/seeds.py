@@ -59,9 +59,7 @@ Counts = Annotated[tuple[Annotated[tuple[str, str, int], AsTuple], ...], AsTuple
 
 
 class SeedResult(StrictModel):
-    """The result of one seed: the events of its first run with their trace hash, what it reached (counts and
-    features), and the timeline file of a violation.
-    """
+    """The events of a seed's first run, its trace hash, what it reached, and the timeline file of a violation."""
 
     seed: int
     events: int
@@ -72,12 +70,10 @@ class SeedResult(StrictModel):
 
 
 def counts_written(counts: Counter[tuple[str, str]]) -> Counts:
-    """Counts as files have them."""
     return tuple((group, name, count) for (group, name), count in sorted(counts.items()))
 
 
 def counts_read(counts: Counts) -> Counter[tuple[str, str]]:
-    """Counts of a file."""
     return Counter({(group, name): count for group, name, count in counts})
 
 
@@ -118,7 +114,6 @@ class HuntResult(SeedsResult):
 
 
 def violation_document(seed: int, found: PlanViolation, path: Path) -> dict[str, object]:
-    """The JSON document of a violation."""
     return {"seed": seed, **found.model_dump(include={"invariant", "step", "detail"}), "file": str(path)}
 
 

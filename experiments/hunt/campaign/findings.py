@@ -17,9 +17,7 @@ from experiments.support.fields import StrictModel
 
 
 class Finding(StrictModel):
-    """Violations of one invariant by plans of one shape: how many, and the one of the lowest seed. `file` is the name
-    of its timeline file.
-    """
+    """Violations of one invariant by plans of one shape; `seed` is the lowest, with its timeline file's name."""
 
     file: str
     shape: str

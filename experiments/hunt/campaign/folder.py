@@ -135,7 +135,6 @@ class CampaignFolder:
         return [_parsed(line, f"{self._journal}, line {number}", Line) for number, line in lines]
 
     def append(self, line: Line) -> None:
-        """Adds the result of a seed."""
         with self._journal.open("a", encoding="utf-8") as stream:
             stream.write(line.model_dump_json(exclude_none=True) + "\n")
 
@@ -211,7 +210,6 @@ def curve_table(curve: Sequence[CurvePoint]) -> str:
 
 
 def curve_drawing(curve: Sequence[CurvePoint]) -> str:
-    """The curve as SVG."""
     rows = [{"seeds": 0, "what": name, "count": 0} for name in _DRAWN.values()]
     rows += [
         {"seeds": point.seeds, "what": name, "count": getattr(point, field)}

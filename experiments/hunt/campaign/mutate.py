@@ -92,12 +92,10 @@ def _move(plan: Plan, material: _Material) -> Plan:
 
 
 def _repeat(plan: Plan, material: _Material) -> Plan:
-    """Some faults happen once more."""
     return _with_faults(plan, plan.faults + material.elsewhere(plan.faults, plan))
 
 
 def _stretch(plan: Plan, material: _Material) -> Plan:
-    """One fault lasts shorter or longer."""
     if not plan.faults:
         return plan
     index, factor = material.rng.randrange(len(plan.faults)), material.rng.choice(_DURATIONS)
@@ -107,16 +105,13 @@ def _stretch(plan: Plan, material: _Material) -> Plan:
 
 
 def _take_over(plan: Plan, material: _Material) -> Plan:
-    """Some faults of the other plan, where the cluster has the nodes and partitions that they name, and both have
-    controllers of their own or a store.
-    """
+    """Some faults of the other plan, where they fit, and both have controllers of their own or a store."""
     if (material.other.store is None) is not (plan.store is None):
         return plan
     return _if_complete(_with_faults(plan, plan.faults + material.elsewhere(material.other.faults, plan)), plan)
 
 
 def _reload(plan: Plan, material: _Material) -> Plan:
-    """Another load."""
     return _if_complete(plan.model_copy(update={"operations": material.fresh.operations}), plan)
 
 

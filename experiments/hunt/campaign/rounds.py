@@ -1,9 +1,8 @@
 """Rounds of a campaign: which plan a seed gets, and which plans are kept. Pure decisions.
 
-The seeds of a campaign are divided into rounds of one size. All plans of a round are made from what was kept before it,
-and what they have reached is taken over when all of them have ended, in the order of the seeds. The plans therefore
-depend on the first seed, the size of a round and the code alone, not on how many workers there are, which of them is
-faster, or how often the campaign was stopped.
+All plans of a round are made from what was kept before it, and what they have reached is taken over when all of them
+have ended, in the order of the seeds. The plans therefore depend on the first seed, the size of a round and the code
+alone, not on workers or on how often the campaign was stopped.
 
 Half of the seeds draw a plan as `isray fuzz` does, the others mutate a kept plan. A plan is kept if it has a feature
 that no plan before it had. Plans with rare features are mutated more often: a kept plan's weight is 1 over the number
@@ -23,9 +22,7 @@ MUTATED = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where the plan of a seed comes from: it mutates the plan kept from the seed `parent` with parts of that from
-    `other`, or is drawn (None).
-    """
+    """The seed's plan mutates that kept from `parent` with parts of that from `other`, or is drawn (None)."""
 
     seed: int
     parent: int | None = None
@@ -51,9 +48,7 @@ class Corpus:
                 yield Origin(seed, rng.choices(parents, cum_weights=weights)[0], rng.choice(parents))
 
     def take(self, seed: int, features: Iterable[str], *, is_clean: bool) -> bool:
-        """Counts the features of a plan; returns whether it is kept. Plans that violate an invariant are not: what is
-        near them violates it again.
-        """
+        """Counts a plan's features; returns whether it is kept: what is near a violation violates it again."""
         found = sorted(features)
         new = tuple(name for name in found if not self.hits[name])
         if is_clean and new:

@@ -155,9 +155,7 @@ def _run_slots(slots: Sequence[_Slot], generation: Generation | None, mutant: st
 
 
 class _Driver:
-    """The state of a campaign while it runs: `_state` is that of the complete rounds, `_round` has the finished seeds
-    of the round under way.
-    """
+    """A campaign while it runs: `_state` of the complete rounds, `_round` the finished seeds of the present one."""
 
     def __init__(self, spec: Campaign, files: CampaignFolder, progress: Callable[[CampaignResult], None]) -> None:
         self._spec, self._files, self._progress = spec, files, progress
@@ -248,7 +246,6 @@ class _Driver:
         self._round = {}
 
     def draw_curve(self) -> None:
-        """Draws the chart of the complete rounds."""
         if self._state.curve:
             write_text(self._files.root / "curve.svg", curve_drawing(self._state.curve))
 

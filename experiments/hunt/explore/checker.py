@@ -102,9 +102,7 @@ class StepChecker:
         crash: tuple[NodeId, Loss] | None = None,
         now_ms: TimeMs = 0,
     ) -> _Verdict:
-        """The suite state after a step at `now_ms` from `before` to `after`, and the violation as `Invariant: detail`,
-        empty if there is none.
-        """
+        """The suite state after a step at `now_ms`, and the violation as `Invariant: detail`, empty without one."""
         self._stage.now_ms = now_ms
         wrong = _acknowledged_too_early(outcomes, self._machines)
         if crash is not None and not wrong:
@@ -131,7 +129,6 @@ class StepChecker:
     def _after_crash(
         self, suite_state: SuiteState, before: _Nodes, after: _Nodes, crash: tuple[NodeId, Loss]
     ) -> _Verdict:
-        """The suite state after the suite has observed the crash."""
         place, disk = 1 + crash[0], self._views.disk
         key: tuple[object, ...] = (suite_state, crash, before[place], after)
         if not self._reads_everything:
@@ -171,7 +168,6 @@ class StepChecker:
         return tuple([(node, was) for node, was in changed if marks[was] != marks[after[1 + node]]])
 
     def _checked_entirely(self, suite_state: SuiteState, before: _Nodes, after: _Nodes) -> _Verdict:
-        """The verdict where everything is checked for every node."""
         marks = self._lowered(before, after)
         key = (suite_state, marks, after)
         if key not in self._known:
@@ -260,9 +256,7 @@ class StepChecker:
 
 
 class _NodeViews:
-    """What checks read of nodes; `by_itself` is all that those read which read the ground truth, and `compared` all
-    that those read which compare nodes with each other.
-    """
+    """What checks read of nodes; `by_itself` with the ground truth, `compared` to compare nodes with each other."""
 
     def __init__(self, machines: Machines) -> None:
         self.committed = Views(machines, views.committed)

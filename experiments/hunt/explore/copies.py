@@ -41,7 +41,6 @@ def _copy(thing: Any, made: dict[int, Any]) -> Any:
 
 
 def _copier_of(kind: type) -> _Copier:
-    """How objects of that type are copied."""
     if issubclass(kind, _SHARED) or kind in VALUE_TYPES:
         return lambda thing, made: thing
     for base, copier in _CONTAINERS.items():

@@ -120,7 +120,6 @@ class Machines:
         return node
 
     def _batch_ends(self, controller: Local) -> tuple[Offset, ...]:
-        """Where the batches of the metadata log end."""
         log = self._controller(controller).storage.open_log(METADATA_LOG)
         return tuple(batch.next_offset for batch in log.read(0, _MAX_BYTES))
 
@@ -164,11 +163,9 @@ class Machines:
         return copied
 
     def receive(self, local: Local, sender: NodeId, message: int) -> Outcome:
-        """A running node gets a message, by its number."""
         return self._step((local, sender, message))
 
     def fire(self, local: Local, name: str) -> Outcome:
-        """A timer of a running node is due."""
         return self._step((local, name))
 
     def start(self, local: Local, incarnation: int) -> Outcome:
@@ -186,7 +183,6 @@ class Machines:
         return self._remember(key, node, node.start(0))
 
     def wake(self, local: Local, now_ms: TimeMs) -> Outcome:
-        """The recovery manager wakes at that time."""
         return self._step((local, WAKE_TIMER, now_ms))
 
     def take_over(self, local: Local) -> Outcome:
@@ -273,7 +269,6 @@ def _disk(broker: BaseBroker) -> SimStorage:
 
 
 def message_of(number: int) -> Message:
-    """The message of that number."""
     message = VALUES.value(number)
     assert isinstance(message, Message)
     return message

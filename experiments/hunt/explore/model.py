@@ -141,7 +141,6 @@ class Model:
         return found
 
     def records_of(self, state: State) -> Sequence[MetadataRecord]:
-        """The metadata log."""
         return self.controller(self._open(state)).records
 
     # -- inputs and what follows from them -----------------------------------------------------------------------------
@@ -382,7 +381,6 @@ class Model:
             yield from self._some(state, self._fire(state, broker, timer, RETRIES))
 
     def _are_quiet(self, state: State, node: NodeId, other: NodeId) -> bool:
-        """Whether nothing is under way between two nodes."""
         to, back = self._link_number[node, other], self._link_number[other, node]
         return not (state[self._nodes + to] or state[self._nodes + back])
 

@@ -47,9 +47,7 @@ class FoundViolation:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result of a search. `transitions` led to `distinct_states` states; `node_states` and `node_steps` were
-    computed by the node code.
-    """
+    """`transitions` led to `distinct_states`; `node_states` and `node_steps` were computed by the node code."""
 
     spec: SearchSpec
     bounds: Bounds

@@ -57,7 +57,6 @@ class Channels:
         self.first_of = cache(self._first_of)
 
     def _with_last(self, number: int, message: int) -> int:
-        """The number of this content and one more message."""
         return self._contents.number((*self[number], message))
 
     def _first_of(self, number: int) -> tuple[int, int]:

@@ -47,7 +47,6 @@ def _step(model: Model, action: Action) -> str:
 
 
 def sentence(action: Action) -> str:
-    """An action in words."""
     kind, about = action[0], action[1:]
     numbers = [part for part in about if isinstance(part, int)]
     if kind == "deliver":
@@ -96,7 +95,6 @@ def _timer(node: NodeId, timer: str) -> str:
 
 
 def _content(message: Message) -> str:
-    """The content of a message in a few words."""
     if isinstance(message, FetchRequest):
         return "; ".join(f"fetch from {f.fetch_offset}, epoch {f.current_leader_epoch}" for f in message.partitions)
     if isinstance(message, FetchResponse):

@@ -109,7 +109,6 @@ class SuiteStates:
         self.first = self._present = self._intern(_CHANGED)
 
     def _attach(self) -> None:
-        """Attaches a new suite to the stage."""
         self._stage.trace_observers.clear()
         self.suite = suite = InvariantSuite(self._stage, without=_NOT_CHECKED)
         data = [(part, name) for part in suite.parts for name in vars(part) if not _is_reference(name, part)]
@@ -125,7 +124,6 @@ class SuiteStates:
         return self._halves[suite_state][0]
 
     def with_truth(self, suite_state: SuiteState, truth: Truth) -> SuiteState:
-        """The suite state with another ground truth."""
         former, rest = self._halves[suite_state]
         return suite_state if truth == former else self._number(truth, rest)
 
@@ -149,7 +147,6 @@ class SuiteStates:
         return self._present, ""
 
     def _intern(self, likely: SuiteState) -> SuiteState:
-        """The number of the state that the suite is in."""
         self.suite.take_touched()
         for part, name in self._spared:
             vars(part)[name].clear()
@@ -166,8 +163,6 @@ class SuiteStates:
 
 
 def _is_reference(name: str, part: object) -> bool:
-    """Whether an attribute refers to what is the same all the time. The last image is for times without a controller;
-    in a search there always is one.
-    """
+    """Whether an attribute never changes. The last image does not, as there always is a controller."""
     value = vars(part)[name]
     return name == "last_image" or isinstance(value, Stage | GroundTruth) or callable(value)

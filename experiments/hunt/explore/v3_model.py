@@ -45,7 +45,6 @@ class V3Model(Model):
         return found
 
     def records_of(self, state: State) -> Sequence[MetadataRecord]:
-        """`v3` has no metadata log."""
         return ()
 
     def _take(self, step: Step, node: NodeId, outcome: Outcome, exchange: type | None = None) -> None:

@@ -102,7 +102,6 @@ class Keys:
         return walker(thing, seen)
 
     def _walker_of(self, kind: type) -> Callable[[Any, dict[int, int]], object]:
-        """How objects of that type are walked."""
         if issubclass(kind, Message):
             return lambda message, seen: ("#", VALUES.number(message))
         if issubclass(kind, list | tuple | deque):
@@ -132,7 +131,6 @@ class Keys:
         return ("set", *sorted((self._walk(item, seen) for item in things), key=repr))
 
     def _walk_call(self, thing: object, seen: dict[int, int]) -> object:
-        """A function with what it has been given, or a procedure that has begun."""
         if isinstance(thing, GeneratorType):
             place = seen.get(id(thing))
             if place is not None:
@@ -141,7 +139,6 @@ class Keys:
         return self._walk_items(held_by(thing), seen)
 
     def _object_walker(self, kind: type) -> Callable[[Any, dict[int, int]], object]:
-        """Walks the attributes of objects of that type: its slots, or what is in the objects' dicts."""
         walk, skipped, kind_name = self._walk, not_state(kind), kind.__name__
         all_slots, has_dict = attributes_of(kind)
         slots = [name for name in all_slots if name not in skipped]

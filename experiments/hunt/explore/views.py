@@ -88,9 +88,7 @@ def _replayed(image: MetadataImage) -> tuple[object, ...]:
 
 
 def itself(node: AnyNode) -> object:
-    """A broker's life cycle, the partitions that it knows, its replicas with their records, its leaderships, and the
-    logs on its disk.
-    """
+    """A broker's life cycle, its partitions, replicas with records, leaderships, and the logs on its disk."""
     if isinstance(node, DeadBroker):
         return node.broker, disk(node)
     if not isinstance(node, BrokerNode):
@@ -137,14 +135,11 @@ def high_watermark(node: BrokerNode) -> object:
 
 @_of(BrokerNode)
 def incarnation(node: BrokerNode) -> object:
-    """The epoch of a running broker."""
     return node.context.broker_epoch
 
 
 def ends(node: AnyNode) -> object:
-    """Of a running broker: its epoch, the ends and epochs of its replicas, the ISRs that it leads with; of every broker
-    what its disk holds.
-    """
+    """A running broker's epoch, the ends and epochs of its replicas, the ISRs it leads with; every broker's disk."""
     if not isinstance(node, BrokerNode):
         return disk(node)
     context = node.context

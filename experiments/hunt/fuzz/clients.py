@@ -45,7 +45,6 @@ class PlanClients:
         self._latest.clear()
 
     def operate(self, operation: Send | Read | Elect) -> None:
-        """Begins an operation."""
         if isinstance(operation, Send):
             self._send(operation)
         elif isinstance(operation, Read):

@@ -113,9 +113,7 @@ def known(*, with_store: bool = False) -> Mapping[str, tuple[str, ...]]:
 
 @cache
 def pairs(*, with_store: bool = False) -> Mapping[str, tuple[str, ...]]:
-    """Each kind of operation, and the kinds of faults during which it may happen in a cluster with controllers, or in
-    one of `v3`.
-    """
+    """Each kind of operation, and the kinds of faults during which it may happen, with controllers or in `v3`."""
     targets = _LARGE_WITH_STORE if with_store else _LARGE
     possible = {name: kind for name, kind in FAULT_KINDS.items() if kind.is_possible(targets)}
     faults = tuple(name for name, kind in possible.items() if not kind.is_operation)
@@ -123,7 +121,6 @@ def pairs(*, with_store: bool = False) -> Mapping[str, tuple[str, ...]]:
 
 
 def pair_name(operation: str, fault: str) -> str:
-    """The name of a pair in the group `MET`."""
     return f"{operation}, {fault}"
 
 
@@ -187,7 +184,6 @@ class Coverage:
         self._store = V3Coverage(self.counts)
 
     def observe(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
-        """A trace event."""
         if isinstance(trace, PartitionChanged):
             before = self._states.get(trace.partition)
             self._states[trace.partition] = trace
@@ -207,7 +203,6 @@ class Coverage:
             self._store.observe(node, trace)
 
     def message(self, source: NodeId, target: NodeId, message: Message) -> None:
-        """A message that was sent."""
         if isinstance(message, StoreMessage):
             self._store.message(message)
             return
@@ -233,9 +228,7 @@ class Coverage:
 
 @cache
 def _shape(kind: str) -> tuple[bool, tuple[str, ...]]:
-    """Of the messages with this type name: whether they have an error, and the fields that hold parts, one or several,
-    which have.
-    """
+    """Whether the messages with this type name have an error, and the fields that hold parts which have."""
     model = Message.REGISTRY[kind]
     types = get_type_hints(model)
     names = [field.name for field in fields(model)]

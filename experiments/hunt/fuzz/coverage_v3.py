@@ -85,7 +85,6 @@ class V3Coverage:
         self._counts[group, name] += 1
 
     def observe(self, node: NodeId, trace: Trace) -> None:
-        """A trace event."""
         if isinstance(trace, StoreChanged):
             self._change(trace)
         elif isinstance(trace, CommandCarriedOut):
@@ -158,7 +157,6 @@ class V3Coverage:
             self._count(REASSIGNMENT, "begins")
 
     def message(self, message: StoreMessage) -> None:
-        """A message between the store and a broker that was sent."""
         if isinstance(message, StoreWrite):
             self._writes[message.connection_id, message.xid] = message
         elif isinstance(message, StoreResponse):

@@ -1,7 +1,6 @@
 """Operated plans: everything that an operator does, while everything fails that may fail.
 
-One default seed in eight gets such a plan, and a third of the default seeds of `v3`. It is drawn as one of single
-faults, for three to nine brokers and one to five controllers, and becomes larger here: up to three topics, each with a
+One default seed in eight gets such a plan, and a third of the default seeds of `v3`: up to three topics, each with a
 min ISR of its own, that the operations of the clients are spread over; racks; in four of five plans an authorizer
 (`v3` has neither). Two timelines run beside each other, one of operations (`Fault.is_operation`) and one of faults of
 all other kinds, so that each operation meets each fault in a few dozen plans. `coverage.py` counts which have met.
@@ -116,9 +115,7 @@ def operated(plan: Plan) -> Plan:
 
 
 def _late_batches(rng: Random, targets: Targets, begin_ms: int) -> tuple[Fault, ...]:
-    """Batches of a producer, or copies of them, arrive when it has given later ones up and has continued with its next
-    epoch.
-    """
+    """Batches, or copies of them, arrive when the producer has given later ones up and has its next epoch."""
     effect, late_ms = rng.choice(_LATE), begin_ms + rng.randrange(500)
     lost_ms = late_ms + 1_500
     clients, brokers, back_ms = targets.clients, targets.brokers, lost_ms + _GIVES_UP_MS + 200

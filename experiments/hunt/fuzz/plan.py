@@ -148,7 +148,6 @@ class TimelineFile(StrictModel):
 
 
 def save(file: TimelineFile, path: Path) -> None:
-    """Writes the file."""
     document = file.model_dump(mode="json", exclude_none=True)
     text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=118, allow_unicode=True)
     path.write_text(text, encoding="utf-8")

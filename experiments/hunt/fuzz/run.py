@@ -165,7 +165,6 @@ class _PlanRun:
         self._injector = Injector(self.controls)
 
     def recorded(self, writer: RecordingWriter) -> PlanResult:
-        """Runs the plan and writes a recording of it."""
         writer.record(self.engine)
         result = self.run()
         finals: list[FinalPartition] = []
@@ -201,7 +200,6 @@ class _PlanRun:
         return PlanViolation(invariant=invariant, step=self._cluster.event_count, time_ms=now_ms, detail=text)
 
     def simulate(self, invariants: bool) -> tuple[int, str]:
-        """Runs the first two phases (`simulate_plan`)."""
         self._cluster.trace_observers.remove(self._coverage.observe)
         self._cluster.on_message = None
         if not invariants:
@@ -334,9 +332,7 @@ class _PlanRun:
     # -- phase 3 -------------------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        """The cluster, which has converged, serves commands of all kinds, each within a bound: a write to each
-        partition, a read of what was written, administration. Then each partition is read from its start, in any time.
-        """
+        """The cluster serves commands of all kinds in time; then each partition is read from its start, in any time."""
         last, now_ms = max((operation.id for operation in self._plan.operations), default=0), self._cluster.now_ms
         sends = dict(enumerate(filter(self._is_writable, self._partitions()), last + 1))
         for number, place in sends.items():

@@ -69,7 +69,6 @@ class Scene:
         return (self.member, *self.others)
 
     def other_than(self, broker: NodeId) -> tuple[NodeId, ...]:
-        """All brokers but this one."""
         return tuple(other for other in self.brokers if other != broker)
 
     def reassign(self, begin_ms: int, end_ms: int, replicas: Sequence[NodeId]) -> Fault:

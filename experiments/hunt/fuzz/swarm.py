@@ -1,15 +1,12 @@
 """The swarm: a plan for every seed.
 
-Each seed draws its own sizes, configs and kinds of faults, most of them left out: what a kind of fault hides, when it
-is common, shows where it is missing (swarm testing). A plan depends on the seed, the generation and the bias
-alone. Times and configs are drawn from `draws.yaml`.
-
-Three plans in four are *staged*: episodes of two themes (`themes.py`) follow each other, in some plans with single
-faults among them. The themes take turns with the seed, so that few seeds in a row have been through all of them. The
-other plans are faults one by one: half of them *brisk*, with short sessions and patience, many operations, and faults
-that follow each other within a session, so that a leader is deposed with something on its way; the others *steady*,
-with the times of a cluster in service. Every other one of them is *operated* (`operated.py`). One default plan in 16
-is of `v3`, in any of these forms.
+Each seed draws its own sizes, configs (`draws.yaml`) and kinds of faults, most of them left out: what a kind of fault
+hides, when it is common, shows where it is missing (swarm testing). Three plans in four are *staged*: episodes of two
+themes (`themes.py`) follow each other, in some plans with single faults among them. The themes take turns with the
+seed. The other plans are faults one by one: half of them *brisk*, with short sessions and patience, many operations,
+and faults that follow each other within a session, so that a leader is deposed with something on its way; the others
+*steady*, with the times of a cluster in service. Every other one of them is *operated* (`operated.py`). One default
+plan in 16 is of `v3`, in any of these forms.
 """
 
 from __future__ import annotations
@@ -150,9 +147,7 @@ def _draw(seed: int, generation: Generation | None, bias: Bias) -> Plan:
 
 
 def _quorum(rng: Random, bias: Bias, wanted: int | None) -> tuple[int, tuple[int, ...], dict[str, ConfigSetting]]:
-    """How many controllers there are, which of them vote in the beginning (none: all), and configs of the quorum; one
-    controller where a bias looks for something else.
-    """
+    """The number of controllers, the first voters (none: all), and configs; one controller where a bias is given."""
     controllers = wanted or (rng.choice((1, 1, 1, 1, 1, 1, 3, 3, 5)) if bias == NO_BIAS else 1)
     snapshot_bytes = rng.choice((400, 2_000, 20_971_520, 20_971_520))
     config: dict[str, ConfigSetting] = {METADATA_SNAPSHOT_BYTES: snapshot_bytes, METADATA_RETENTION_BYTES: 0}

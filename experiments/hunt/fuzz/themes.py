@@ -123,9 +123,7 @@ def _leadership_returns(scene: Scene) -> Iterator[Part]:
 
 
 def _unread_fencing(scene: Scene) -> Iterator[Part]:
-    """A follower that is fenced catches up before its leader has read of the fencing; a refused proposal may arrive
-    again.
-    """
+    """A fenced follower catches up before its leader reads of the fencing; a refused proposal may arrive again."""
     unseen_ms = scene.at_ms + scene.away_ms
     fenced_ms = unseen_ms + scene.gone_ms
     back_ms = scene.after(fenced_ms, 0, 700)
@@ -376,9 +374,7 @@ def _missing_candidate(scene: Scene) -> Iterator[Part]:
 
 
 def _late_metadata(scene: Scene) -> Iterator[Part]:
-    """No in-sync replica is left, and the only candidate learns late that there is no leader, or responds late; an
-    eligible replica may return meanwhile.
-    """
+    """No ISR member is left, and the only candidate learns late that there is no leader, or responds late."""
     fails_ms = scene.at_ms + scene.away_ms
     back_ms = scene.after(fails_ms + scene.gone_ms, 1_500, 3_000)
     end_ms = scene.after(back_ms, 3_000, 4_500)
@@ -395,9 +391,7 @@ def _late_metadata(scene: Scene) -> Iterator[Part]:
 
 
 def _longer_log(scene: Scene) -> Iterator[Part]:
-    """A leader that is cut off goes on appending; the next leader appends little and loses some of it, and then the
-    partition has no leader.
-    """
+    """A leader that is cut off goes on appending; the next one appends little, loses some of it, and fails."""
     back_ms = scene.after(scene.at_ms + 2 * scene.gone_ms, 1_000, 2_000)
     leads_ms = scene.at_ms + scene.gone_ms
     fails_ms = scene.after(leads_ms, 100, 700)
@@ -410,9 +404,7 @@ def _longer_log(scene: Scene) -> Iterator[Part]:
 
 
 def _former_producer_epochs(scene: Scene) -> Iterator[Part]:
-    """A producer gives batches up several times and continues with its next epoch, while copies of earlier batches
-    arrive.
-    """
+    """A producer gives batches up and goes on in its next epoch, while copies of earlier batches arrive."""
     end_ms = scene.at_ms
     for _ in range(3):
         begin_ms = scene.after(end_ms, 400, 1_000)

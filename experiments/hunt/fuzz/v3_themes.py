@@ -146,9 +146,7 @@ def _late_init(scene: Scene) -> Iterator[Part]:
 
 
 def _moved_partition(scene: Scene) -> Iterator[Part]:
-    """A partition moves, and again before it has arrived, while brokers fail, one of which is the controller (A37-A41,
-    M44).
-    """
+    """A partition moves, and again before it has arrived, while brokers and the controller fail (A37-A41, M44)."""
     at_ms, size = scene.at_ms, 1 + len(scene.followers)
     for _ in range(scene.rng.choice((1, 1, 2))):
         end_ms = at_ms + scene.rng.choice((800, 4_000, 9_000))

@@ -31,9 +31,7 @@ class Verdict:
 
 
 def verdict(name: str, seeds: int = SEEDS, swarm: bool = False) -> Verdict:
-    """Runs a mutant with at most `seeds` seeds, with its focus or in the default swarm. InputError for an unknown
-    name.
-    """
+    """Runs a mutant with its focus, or in the default swarm. InputError for an unknown name."""
     mutant = mutant_named(name)
     violation_of = mutant.focus.violation_without_focus if swarm else mutant.focus.first_violation
     with switched_off(mutant):

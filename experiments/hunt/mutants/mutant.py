@@ -91,9 +91,7 @@ class Script(StrictModel):
 
 
 class PlanFocus(StrictModel):
-    """Plans of the fuzz that are drawn with a `bias`, or the plan of a `script`. `why` says in a sentence what happens
-    in them; it is empty without either.
-    """
+    """Plans drawn with a `bias`, or the plan of a `script`; `why` says in a sentence what happens in them."""
 
     bias: Bias = NO_BIAS
     script: Script | None = None

@@ -74,7 +74,6 @@ class Mutation:
 
     @property
     def change(self) -> str:
-        """The change in one line."""
         return f"{self.operator}: `{' '.join(self.before.split())}` becomes `{' '.join(self.after.split())}`"
 
     def __str__(self) -> str:
@@ -108,7 +107,6 @@ def modules() -> tuple[str, ...]:
 
 
 def path_of(module: str) -> Path:
-    """The source file of a module."""
     return ROOT.joinpath(*module.split(".")).with_suffix(".py")
 
 
@@ -148,7 +146,6 @@ def compiled(module: str, tree: ast.Module) -> CodeType:
 
 
 def _code_of(function: str, code: CodeType) -> CodeType:
-    """The code of a function within the code of its module."""
     inner = [item for item in code.co_consts if isinstance(item, CodeType)]
     found = next((item for item in inner if item.co_qualname == function), None)
     return found or _code_of(function, next(item for item in inner if function.startswith(f"{item.co_qualname}.")))
@@ -170,7 +167,6 @@ def _site_of(mutation: Mutation, tree: ast.Module, source: str) -> Site:
 
 
 def _written_sites(mutation: Mutation, tree: ast.Module, source: str) -> Iterator[Site]:
-    """The places where a mutation of the operator `written` applies."""
     lines, turn, written = source.splitlines(), 0, ast.parse(mutation.after).body
     for function, parent, field, index, node in _places(tree, ""):
         if not f"{function}.".startswith(f"{mutation.function}."):

@@ -147,7 +147,6 @@ class ChaosRun:
             self._vote_requests.append(step.node)
 
     def _count_results(self) -> None:
-        """Counts the epochs with commits and the committed changes of the voters."""
         view = self.harness.view
         self.counts["epochs"] += len(view.committed_by)
         self.counts["changes committed"] += len(view.changes)
@@ -159,7 +158,6 @@ class ChaosRun:
     # -- phase 1 -------------------------------------------------------------------------------------------------------
 
     def _inject_fault(self) -> None:
-        """Injects a fault or ends one."""
         harness, rng = self.harness, self._rng
         down = [node for node in harness.disks if node not in harness.nodes]
         if down and rng.random() < 0.4:

@@ -63,7 +63,6 @@ class Commit:
 
 @lru_cache(maxsize=4096)
 def decode_records(payload: bytes) -> tuple[MetadataRecord, ...]:
-    """The records of a batch."""
     return tuple(unpack_records(payload))
 
 
@@ -139,7 +138,6 @@ class LogCopy:
 
     @property
     def end(self) -> Offset:
-        """The log end offset."""
         return self.start + len(self.values)
 
     @property
@@ -152,7 +150,6 @@ class LogCopy:
         return self.values[max(0, offset - self.start) :]
 
     def update(self, log: SimLog, committed: VoterSets) -> None:
-        """Reads what has changed in the log since the last call."""
         self.flushed = log.flushed_offset
         last = self._last
         if last is not None and log.start_offset < self.end <= log.end_offset:
@@ -211,11 +208,9 @@ class GlobalView:
 
     @property
     def voters(self) -> Voters:
-        """The committed voter set."""
         return self.history.latest
 
     def update(self, step: ReplicaStep) -> None:
-        """Updates the view after a step."""
         self.new_commit = None
         node, replica = step.node, step.replica
         copy = self.copies.setdefault(node, LogCopy())
@@ -249,7 +244,6 @@ class GlobalView:
             self.lost[key] = copy
 
     def disk(self, node: NodeId) -> Disk:
-        """The present disk of a node."""
         return node, self.losses[node]
 
     def copies_of(self, voter: ReplicaKey) -> list[LogCopy]:

@@ -128,7 +128,6 @@ class QuorumHarness(Recorder):
         return kind(node, config, self.disks[node], rng, self._incarnations)
 
     def start(self, *nodes: NodeId) -> None:
-        """Starts a new incarnation of each node on its disk."""
         for node in nodes:
             is_blank = self.disks[node].read_file(state_file.FILE) is None
             self._cause = BLANK_START if is_blank else "start"
@@ -168,9 +167,7 @@ class QuorumHarness(Recorder):
         self.cuts |= {pair for a in nodes for b in others for pair in ((a, b), (b, a))}
 
     def disturb(self, loss: float = 0.0, duplication: float = 0.0, latest_ms: int | None = None) -> None:
-        """Replaces the disturbance of all links: probabilities per message, and, if `latest_ms` is given, every message
-        up to so much later, so that later ones overtake it.
-        """
+        """Replaces the disturbance of all links: probabilities per message, and how much later messages may come."""
         for former in self._disturbances:
             self.cluster.clear_disturbance(former)
         late_ms = JITTER_MS if latest_ms is None else latest_ms
@@ -223,7 +220,6 @@ class QuorumHarness(Recorder):
         self.cluster.command(node, request)
 
     def run_for(self, duration_ms: int) -> None:
-        """Advances the virtual time."""
         self.run_until(lambda: False, duration_ms)
 
     def run_until(self, condition: Callable[[], bool], within_ms: int) -> bool:
@@ -239,7 +235,6 @@ class QuorumHarness(Recorder):
 
     @property
     def leader(self) -> QuorumReplica | None:
-        """The running leader of the newest epoch."""
         return newest_leader(self.view)
 
     def append(self) -> None:

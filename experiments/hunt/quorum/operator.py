@@ -1,8 +1,8 @@
 """The operator of a simulated quorum: adds and removes voters and replaces lost disks, within what KRaft tolerates.
 
-The operator permits the loss of a disk only if every voter set that a replica may be using keeps a majority of intact
-disks, and if no change of the voters is open. After the loss it removes that voter before it changes another one. KRaft
-guarantees nothing beyond these rules; within them every violation is a defect.
+A disk may be lost only if every voter set that a replica may be using keeps a majority of intact disks, and no change
+of the voters is open. After the loss that voter is removed before another one is changed. KRaft guarantees nothing
+beyond these rules; within them every violation is a defect.
 """
 
 from __future__ import annotations
@@ -84,7 +84,6 @@ class Operator:
         return all(self._has_majority(voters, voters - {key}) for voters in sets)
 
     def can_add(self) -> bool:
-        """Whether a voter may be added now."""
         return not self.lost_voters() or not self.has_open_requests()
 
     def can_remove(self, key: ReplicaKey) -> bool:

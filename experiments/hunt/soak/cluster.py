@@ -105,7 +105,6 @@ class SoakCluster:
         return found
 
     def pass_time(self, duration_ms: int) -> None:
-        """Runs the workload for a time."""
         end_ms = self.engine.now_ms() + duration_ms
         self.wait(lambda: self.engine.now_ms() >= end_ms, "time passes", duration_ms + HEAL_WITHIN_MS)
 
@@ -133,9 +132,7 @@ class SoakCluster:
         return self.wait_for(leader, f"{partition} has a leader")
 
     def is_whole(self) -> bool:
-        """Whether all nodes run, all controllers lead or follow in the quorum, all brokers are unfenced, and every
-        partition has a leader and all replicas in its ISR.
-        """
+        """Whether all nodes run, the quorum and all brokers are in service, and every ISR has all replicas."""
         view = self.engine.view()
         if view is None or not all(map(self.engine.is_running, self.engine.spec.node_ids)):
             return False
@@ -153,7 +150,6 @@ class SoakCluster:
         self.pids = dict(self.engine.pids())
 
     def count_traces(self, kind: type[Trace], node: NodeId) -> int:
-        """The number of trace events of a kind that a node has emitted."""
         return sum(isinstance(event.trace, kind) and event.node == node for event in self.engine.traces())
 
     def create_topic(self, partitions: int) -> None:
@@ -169,7 +165,6 @@ class SoakCluster:
         self.partitions = tuple(TopicPartition(TOPIC, index) for index in range(partitions))
 
     def signal(self, node: NodeId, number: signal.Signals) -> None:
-        """Sends a signal to a node's process."""
         os.kill(self.pids[node], number)
 
     def kill(self, nodes: Sequence[NodeId]) -> None:

@@ -1,8 +1,5 @@
-"""The faults of a soak: their effect, how they heal, and what a node must report.
-
-A fault begins on a whole cluster and heals itself; the caller waits until the cluster is whole before the next one. So
-at most one broker at a time loses data, which replication factor 3 with min ISR 2 tolerates. All draws come from the
-fault's own random source.
+"""The faults of a soak. A fault begins on a whole cluster and heals itself; so at most one broker at a time loses data,
+which replication factor 3 with min ISR 2 tolerates. All draws come from the fault's own random source.
 
 - `kill-leader`, `kill-follower`: SIGKILL; the page cache survives.
 - `pause`: SIGSTOP for `PAUSE_MS`, longer than the session timeout, then SIGCONT; a paused leader resumes as a stale

@@ -1,13 +1,10 @@
 """Several Ray nodes on this machine, private to one command: a head, and one further node per broker.
 
-A Ray node is a raylet with its workers. Actors on the head (all nodes but the brokers) and this process survive the
-death of any other Ray node; so a raylet can be killed, as if a machine's Ray agent were lost, and another one started
-in its place. Ray detects such a death by health checks, here within two seconds: an ended process refuses connections
-at once, while one that is slow, on a busy machine, has ten seconds to answer.
-
-SIGKILL of a raylet leaves its workers running as long as this process has not reaped the raylet; a worker whose raylet
-is reaped exits after a while. Such a worker is an *orphan*: an actor that Ray has declared dead and that goes on.
-`reap` removes the raylet.
+Actors on the head (all nodes but the brokers) and this process survive the death of any other Ray node; so a raylet can
+be killed, as if a machine's Ray agent were lost, and another one started in its place. Ray detects such a death by
+health checks, here within two seconds: an ended process refuses connections at once, while one that is slow, on a busy
+machine, has ten seconds to answer. SIGKILL of a raylet leaves its workers running as *orphans*, actors that Ray has
+declared dead, until this process has reaped the raylet (`reap`).
 
 The Ray nodes keep their files in one folder and listen on 127.0.0.1 only, unless this process imported ray before it
 called `stay_on_loopback`; the kernel ends all of them with this process.

@@ -103,9 +103,7 @@ class DoneFault:
 
 @dataclass(slots=True)
 class SoakResult:
-    """The result of a soak. `findings` are lines, none if it passed; `looked_at` is the number of checks by invariant;
-    `memory` is `SoakCluster.memory`.
-    """
+    """`findings` is empty if the soak passed; `looked_at` counts checks by invariant; `memory` is the cluster's."""
 
     options: SoakOptions
     seconds: float = 0.0
@@ -252,7 +250,6 @@ def _log_ends(cluster: SoakCluster) -> dict[TopicPartition, Offset] | None:
 
 
 def _final_logs(cluster: SoakCluster) -> list[FinalPartition]:
-    """The logs of all running in-sync replicas."""
     finals = []
     for partition in cluster.partitions:
         state = cluster.state(partition)

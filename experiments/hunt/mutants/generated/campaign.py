@@ -2,11 +2,9 @@
 
 Each mutant is tested in up to three stages, the cheapest first, until one notices it: the unit tests, those first that
 import its module, directly or by their helpers, and those of the folder that mirrors its package; then seeds of the
-default swarm (`experiments/hunt/fuzz`); then seeds of the quorum's simulation. Each stage is a process of its own with
-a limit of processor time (`process.py`); a mutant that uses it up counts as noticed. A campaign may leave stages out:
-with the swarm alone it measures what the swarm would miss. The processes of the last two stages run this module, with
-the kind of hunt and the number of seeds; each seed has a limit of its own, so that an endless loop does not use up the
-time of all seeds.
+default swarm; then seeds of the quorum's simulation. Each stage is a process of its own with a limit of processor time
+(`process.py`); a mutant that uses it up counts as noticed. The processes of the last two stages run this module; each
+seed has a limit of its own, so that an endless loop does not use up the time of all seeds.
 
 The sample depends on its seed and on the sources only. It takes the same number of each operator, since most places
 that can be mutated are arguments, which nearly every test notices.
@@ -65,11 +63,9 @@ class GeneratedVerdict:
 
     @property
     def place(self) -> str:
-        """File and line."""
         return f"{path_of(self.mutation.module).relative_to(ROOT)}:{self.line_number}"
 
     def document(self) -> dict[str, object]:
-        """The JSON document of one mutant."""
         verdict = {"killed": self.stage is not None, "stage": self.stage, "by": self.by}
         return {"place": self.place, **asdict(self.mutation), **verdict}
 
@@ -167,9 +163,7 @@ def _noticed(mutation: Mutation, stage: str, seeds: int) -> str | None:
 
 
 def noticed_by_tests(mutation: Mutation, tests: Sequence[str]) -> str | None:
-    """The first of these tests (files or ids) that fails under a mutation, None if all pass. RuntimeError if there is
-    none.
-    """
+    """The first of these tests (files or ids) that fails, None if all pass. RuntimeError if there is none."""
     ended = run_mutated(mutation, SECONDS_OF_TESTS, [*PYTEST, *tests])
     if ended.code in _NOTHING_RAN:
         raise RuntimeError(f"no test of {mutation.module} ran:\n{ended.output}")
@@ -219,7 +213,6 @@ def save_killed(found: Iterable[GeneratedVerdict], path: Path) -> None:
 
 
 def kept_mutants() -> list[KeptMutant]:
-    """The committed list."""
     entries = map(json.loads, KEPT.read_text(encoding="utf-8").splitlines())
     return [KeptMutant(by=entry.pop("by"), mutation=Mutation(**entry)) for entry in entries]
 
