@@ -28,7 +28,7 @@ import altair as alt
 import vl_convert
 from pydantic import Field
 
-from experiments.hunt.campaign.findings import Finding
+from experiments.hunt.campaign.rounds import Finding
 from experiments.hunt.fuzz.plan import Plan, TimelineFile
 from experiments.hunt.seeds import Counts, SeedResult
 from experiments.support.atomic import TEMPORARY, write_text

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 
-from experiments.hunt.campaign.findings import Finding, add_finding
 from experiments.hunt.campaign.folder import (
     ROUND,
     CampaignFolder,
@@ -27,7 +26,7 @@ from experiments.hunt.campaign.folder import (
     open_campaign,
 )
 from experiments.hunt.campaign.mutate import mutated_plan
-from experiments.hunt.campaign.rounds import Corpus, Origin
+from experiments.hunt.campaign.rounds import Corpus, Finding, Origin, add_finding
 from experiments.hunt.fuzz import coverage
 from experiments.hunt.fuzz.plan import Plan, save
 from experiments.hunt.fuzz.swarm import draw

@@ -12,7 +12,7 @@ below its high watermark (E5).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 
 from experiments.check.invariants import Invariant
@@ -40,7 +40,7 @@ from experiments.check.invariants_replicas import (
 from experiments.check.suite import InvariantSuite
 from experiments.engines.port import ClusterSpec, Loss
 from experiments.hunt.explore import views
-from experiments.hunt.explore.machines import AnyNode, Local, Machines, Outcome
+from experiments.hunt.explore.machines import Local, Machines, Outcome
 from experiments.hunt.explore.suite_states import Stage, SuiteState, SuiteStates, Truth
 from experiments.hunt.explore.views import Views
 from protocol.ids import FIRST_CONTROLLER, NO_OFFSET, NodeId, TimeMs, is_broker
@@ -269,12 +269,8 @@ class _NodeViews:
         self.sessions = Views(machines, views.sessions)
         self.high_watermark = Views(machines, views.high_watermark)
         self.disk = Views(machines, views.disk)
-        self.by_itself = _together(machines, views.committed, views.itself, views.ends)
-        self.compared = _together(machines, views.leaders, views.replayed, views.counted, views.sessions)
-
-
-def _together(machines: Machines, *parts: Callable[[AnyNode], object]) -> Views:
-    return Views(machines, lambda node: tuple([part(node) for part in parts]))
+        self.by_itself = Views(machines, views.committed, views.itself, views.ends)
+        self.compared = Views(machines, views.leaders, views.replayed, views.counted, views.sessions)
 
 
 def _acknowledged_too_early(outcomes: Sequence[tuple[NodeId, Outcome]], machines: Machines) -> str:

@@ -25,17 +25,17 @@ _ALL_RECORDS = 2**62
 
 
 class Views(dict[Local, int]):
-    """A part of each node's state, by the number of the state; each part has a number as well."""
+    """Parts of each node's state, by the number of the state; what they are together has a number as well."""
 
-    def __init__(self, machines: Machines, part_of: Callable[[AnyNode], object]) -> None:
+    def __init__(self, machines: Machines, *parts_of: Callable[[AnyNode], object]) -> None:
         super().__init__()
-        self._machines = machines
-        self._part_of = part_of
+        self._machines, self._parts_of = machines, parts_of
         self._numbers: dict[object, int] = {}
 
     def __missing__(self, local: Local) -> int:
-        part = self._part_of(self._machines.nodes[local])
-        number = self[local] = self._numbers.setdefault(part, len(self._numbers))
+        node = self._machines.nodes[local]
+        parts = tuple([part_of(node) for part_of in self._parts_of])
+        number = self[local] = self._numbers.setdefault(parts, len(self._numbers))
         return number
 
 

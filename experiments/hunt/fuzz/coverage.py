@@ -287,11 +287,9 @@ def _reason(before: PartitionChanged, after: PartitionChanged) -> str:
     leader = after.leader
     if leader == NO_LEADER:
         return LEADERLESS
-    if leader in before.isr:
-        return FROM_ISR
-    if leader in before.elr:
+    if leader in before.elr and leader not in before.isr:
         return FROM_ELR
-    if not after.recovering:
+    if leader in before.isr or not after.recovering:
         return FROM_ISR
     known = before.last_known_leader == leader or (not before.elr and leader in before.last_known_elr)
     return LAST_KNOWN if known else UNCLEAN

@@ -143,7 +143,12 @@ def simulate_plan(plan: Plan, *, invariants: bool) -> tuple[int, str]:
     the trace hash. Without invariants outstanding losses are not tracked, so some crashes may lose more than in a run.
     """
     with rare_collections():
-        return _PlanRun(plan).simulate(invariants)
+        run = _PlanRun(plan)
+        run.stop_coverage()
+        if not invariants:
+            run.engine.suite.stop()
+        run.load_and_converge()
+        return run.engine.cluster.event_count, run.engine.cluster.trace_hash()
 
 
 class _PlanRun:
@@ -199,22 +204,25 @@ class _PlanRun:
         self.violations.append(Violation(invariant, now_ms, text))
         return PlanViolation(invariant=invariant, step=self._cluster.event_count, time_ms=now_ms, detail=text)
 
-    def simulate(self, invariants: bool) -> tuple[int, str]:
+    def stop_coverage(self) -> None:
         self._cluster.trace_observers.remove(self._coverage.observe)
         self._cluster.on_message = None
-        if not invariants:
-            self.engine.suite.stop()
-        self._begin()
-        self._pass_until(self._plan.end_ms)
-        self._converge()
-        return self._cluster.event_count, self._cluster.trace_hash()
 
-    def _phases(self) -> None:
-        self._begin()
+    def load_and_converge(self) -> None:
+        """Phases 1 and 2."""
+        for node in self.engine.spec.node_ids:
+            self.engine.start(node)
+        self._cluster.call_at(CREATE_AT_MS, self._create_topics)
+        for operation in self._plan.operations:
+            self._cluster.call_at(operation.at_ms, partial(self._clients.operate, operation))
+        self._injector.schedule(self._plan.faults)
         self._pass_until(self._plan.end_ms)
         over = Heading("all faults have ended, all operations have begun", len(self._cluster.traces))
         self.controls.headings.append(over)
         self._converge()
+
+    def _phases(self) -> None:
+        self.load_and_converge()
         self._serve()
         self._judge()
         if self.engine.spec.controller_ids:
@@ -223,14 +231,6 @@ class _PlanRun:
                 self._ask(*step)
 
     # -- phase 1 -------------------------------------------------------------------------------------------------------
-
-    def _begin(self) -> None:
-        for node in self.engine.spec.node_ids:
-            self.engine.start(node)
-        self._cluster.call_at(CREATE_AT_MS, self._create_topics)
-        for operation in self._plan.operations:
-            self._cluster.call_at(operation.at_ms, partial(self._clients.operate, operation))
-        self._injector.schedule(self._plan.faults)
 
     def _create_topics(self) -> None:
         """Creates the topics as soon as all brokers are unfenced."""

@@ -49,8 +49,6 @@ from protocol.quorum.election import Role
 from protocol.quorum.replica import QuorumReplica
 from protocol.quorum.voters import ReplicaKey
 
-CANDIDATES = frozenset({Role.PROSPECTIVE, Role.CANDIDATE})
-ELECTED = frozenset({Role.LEADER, Role.RESIGNED})
 VoterRequest = AddVoterRequest | RemoveVoterRequest
 Fetch = QuorumFetchRequest | FetchSnapshotRequest
 
@@ -115,11 +113,11 @@ class StatesMatchRoles(SafetyInvariant):
         role, leader, key = replica.role, replica.leader, replica.key
         if role is Role.FOLLOWER and leader in (NO_LEADER, key.id):
             yield f"{key} follows {leader}"
-        if role in ELECTED and leader != key.id:
+        if role in (Role.LEADER, Role.RESIGNED) and leader != key.id:
             yield f"{key} is {role} in an epoch of {leader}"
         if role is Role.CANDIDATE and leader != NO_LEADER:
             yield f"{key} is a candidate in an epoch of {leader}"
-        if role in CANDIDATES or role is Role.LEADER:
+        if role in (Role.PROSPECTIVE, Role.CANDIDATE, Role.LEADER):
             history = self.view.copies[step.node].history
             is_open = history.last_change >= replica.high_watermark
             sets = [history.latest, *([history.below(history.last_change)] if is_open else [])]
