@@ -18,7 +18,7 @@ from typing import Annotated, TypeVar
 
 from experiments.hunt.fuzz import coverage
 from experiments.hunt.fuzz.plan import Plan, PlanViolation, TimelineFile, save
-from experiments.hunt.fuzz.run import PlanResult, run_plan
+from experiments.hunt.fuzz.run import run_plan
 from experiments.hunt.fuzz.shrink import shrink
 from experiments.hunt.fuzz.swarm import draw
 from experiments.hunt.mutants.registry import mutated
@@ -173,29 +173,25 @@ def _hunt_seeds(seeds: Sequence[int], generation: Generation | None, mutant: str
 
 def hunt_plan(plan: Plan, mutant: str | None = None) -> SeedResult:
     """Runs a plan, and shrinks a violation."""
+    file = None
     with mutated(mutant):
         first = run_plan(plan)
-        file = None if first.violation is None else shrunk_file(plan, first, mutant)
-    found = first.coverage
+        if first.violation is not None:
+            small, result, _ = shrink(plan, first, run_plan)
+            file = TimelineFile(
+                mutant=mutant,
+                violation=result.violation,
+                trace_hash=result.trace_hash,
+                before=plan.sizes,
+                after=small.sizes,
+                story=result.story,
+                plan=small,
+            )
     return SeedResult(
         seed=plan.seed,
         events=first.events,
         trace_hash=first.trace_hash,
-        counts=counts_written(found.counts),
-        features=tuple(sorted(found.features())),
+        counts=counts_written(first.coverage.counts),
+        features=tuple(sorted(first.coverage.features())),
         file=file,
-    )
-
-
-def shrunk_file(plan: Plan, first: PlanResult, mutant: str | None) -> TimelineFile:
-    """The timeline file of a violation, shrunk. The block of `mutated` must be active."""
-    small, result, _ = shrink(plan, first, run_plan)
-    return TimelineFile(
-        mutant=mutant,
-        violation=result.violation,
-        trace_hash=result.trace_hash,
-        before=plan.sizes,
-        after=small.sizes,
-        story=result.story,
-        plan=small,
     )

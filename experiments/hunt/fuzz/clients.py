@@ -7,7 +7,6 @@ count as abandoned; the next process is another producer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TypeVar
 
 from experiments.check.client_history import ended, result_of, seen
 from experiments.check.engine import CheckedEngine
@@ -17,12 +16,9 @@ from experiments.hunt.fuzz.plan import Elect, Read, Send
 from protocol.config import ENABLE_IDEMPOTENCE
 from protocol.errors import ErrorCode
 from protocol.ids import NO_OFFSET, Offset, TimeMs, TopicPartition
-from protocol.messages.base import Message
 from protocol.messages.commands import AdminCommand, ConsumeCommand, ConsumeOutcome, SendOutcome, SendRecords
 from protocol.messages.data import EARLIEST
 from protocol.messages.partitions import ElectionType
-
-_Outcome = TypeVar("_Outcome", SendOutcome, ConsumeOutcome)
 
 
 class PlanClients:
@@ -132,17 +128,15 @@ class PlanClients:
             if self._is_lost(number):
                 yield Ended(number, 0, send.records, "unknown")
                 continue
-            is_former = precedes(send.topic, send.at_ms)
-            for end in ended(_outcome(self._engine.outcome(number), SendOutcome), send.acks):
+            is_former, outcome = precedes(send.topic, send.at_ms), self._engine.outcome(number)
+            assert isinstance(outcome, SendOutcome), outcome
+            for end in ended(outcome, send.acks):
                 yield end._replace(result="unknown") if is_former and end.result in ACKS_OF else end
         for number, (reader, partition, began_ms) in self._reads.items():
             if precedes(partition.topic, began_ms) or self._is_lost(number):
                 continue
-            read = seen(reader, partition, _outcome(self._engine.outcome(number), ConsumeOutcome))
+            outcome = self._engine.outcome(number)
+            assert isinstance(outcome, ConsumeOutcome), outcome
+            read = seen(reader, partition, outcome)
             if read.runs:
                 yield read
-
-
-def _outcome(outcome: Message | None, kind: type[_Outcome]) -> _Outcome:
-    assert isinstance(outcome, kind), outcome
-    return outcome

@@ -189,7 +189,8 @@ class V3Coverage:
         ):
             self._count(CONTROLLER, "race is lost")
         elif response.error is StoreError.BAD_VERSION:
-            self._count(CONFLICT, _conflict(failed.path, is_fenced=is_fenced))
+            name = "of a decision" if is_fenced else "of a leader's ISR"
+            self._count(CONFLICT, name if failed.path.endswith(f"/{paths.LEADER_AND_ISR}") else "of an assignment")
 
 
 def _reason(before: LeaderAndIsr, state: LeaderAndIsr) -> str:
@@ -198,9 +199,3 @@ def _reason(before: LeaderAndIsr, state: LeaderAndIsr) -> str:
     if state.leader != before.leader:
         return "leader from the ISR" if state.leader in before.isr else "leader outside the ISR (unclean)"
     return "new epoch only" if set(before.isr) == set(state.isr) else "ISR without dead members"
-
-
-def _conflict(path: str, *, is_fenced: bool) -> str:
-    if not path.endswith(f"/{paths.LEADER_AND_ISR}"):
-        return "of an assignment"
-    return "of a decision" if is_fenced else "of a leader's ISR"

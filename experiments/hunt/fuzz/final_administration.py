@@ -242,9 +242,16 @@ class FinalAdministration:
 
     def _cluster(self) -> Iterator[Step]:
         yield DescribeClusterRequest(correlation_id=0), self._is_the_cluster
-        yield DescribeFeaturesRequest(correlation_id=0), self._has_the_levels
         image = self._engine.suite.truth.latest_image()
         assert image is not None
+        yield (
+            DescribeFeaturesRequest(correlation_id=0),
+            answers(
+                DescribeFeaturesResponse,
+                lambda response: {each.name: each.finalized_version_level for each in response.features},
+                dict(image.feature_levels),
+            ),
+        )
         present, (lowest, highest) = image.feature_levels[METADATA_VERSION], SUPPORTED_FEATURES[METADATA_VERSION]
         wrong = [(highest + 1, UpgradeType.UPGRADE)]
         if present < highest:
@@ -263,12 +270,6 @@ class FinalAdministration:
         wrong = differs({each.broker_id: each.rack for each in found}, self._racks)
         out = [each.broker_id for each in found if each.is_fenced or each.in_controlled_shutdown]
         return wrong or (f"brokers {out} are described as out of service" if out else "")
-
-    def _has_the_levels(self, outcome: Outcome) -> str:
-        image = self._engine.suite.truth.latest_image()
-        assert image is not None
-        found = answer_of(outcome, DescribeFeaturesResponse).features
-        return differs({each.name: each.finalized_version_level for each in found}, dict(image.feature_levels))
 
     def _access(self) -> Iterator[Step]:
         entry = AclEntry(

@@ -37,17 +37,10 @@ PROTOCOL = "protocol"
 LONGEST_TEXT = 200
 """How many characters of an expression identify it."""
 
-_Pair = tuple[type[ast.cmpop], type[ast.cmpop]]
-
-
-def _both_ways(*pairs: _Pair) -> dict[type[ast.cmpop], type[ast.cmpop]]:
-    return dict([*pairs, *((other, one) for one, other in pairs)])
-
-
-_NEGATED = _both_ways(
-    (ast.Eq, ast.NotEq), (ast.Lt, ast.GtE), (ast.Gt, ast.LtE), (ast.Is, ast.IsNot), (ast.In, ast.NotIn)
-)
-_AT_THE_BOUNDARY = _both_ways((ast.Lt, ast.LtE), (ast.Gt, ast.GtE))
+_Comparisons = dict[type[ast.cmpop], type[ast.cmpop]]
+_NEGATED: _Comparisons = {ast.Eq: ast.NotEq, ast.Lt: ast.GtE, ast.Gt: ast.LtE, ast.Is: ast.IsNot, ast.In: ast.NotIn}
+_NEGATED |= {other: one for one, other in _NEGATED.items()}
+_AT_THE_BOUNDARY: _Comparisons = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
 _EXTREMES = {"min": "max", "max": "min"}
 _NOT_CODE = frozenset({"annotation", "returns", "decorator_list", "bases", "msg"})
 """Fields of syntax nodes that decide nothing at run time, or only what an error says."""

@@ -71,14 +71,6 @@ def _encoded_records(payload: bytes) -> tuple[bytes, ...]:
     return tuple(encode(record) for record in decode_records(payload))
 
 
-def voters_after(voters: Voters, change: VoterChange) -> Voters:
-    """The voters after a change; an added voter replaces the voter with the same id."""
-    key = ReplicaKey(change.voter_id, change.voter_uuid)
-    if isinstance(change, RemoveVoterRecord):
-        return voters - {key}
-    return frozenset({voter for voter in voters if voter.id != key.id} | {key})
-
-
 def is_voter_of(replica: ReplicaKey, voters: Voters) -> bool:
     """Whether a replica is one of these voters."""
     return any(matches(voter, replica) for voter in voters)
@@ -117,9 +109,11 @@ class VoterSets:
         return {self.below(offset), *self._sets[bisect_right(self._offsets, offset - 1) :]}
 
     def add(self, offset: Offset, change: VoterChange) -> None:
-        """Applies the change at `offset`."""
+        """Applies the change at `offset`; an added voter replaces the voter with the same id."""
+        key = ReplicaKey(change.voter_id, change.voter_uuid)
+        others = frozenset(voter for voter in self.latest if voter.id != key.id)
         self._offsets.append(offset)
-        self._sets.append(voters_after(self.latest, change))
+        self._sets.append(others | {key} if isinstance(change, AddVoterRecord) else self.latest - {key})
 
 
 @dataclass(slots=True, eq=False)
@@ -144,10 +138,6 @@ class LogCopy:
     def durable(self) -> Offset:
         """The offset below which the log equals the committed values and is flushed."""
         return min(self.matched, self.flushed)
-
-    def values_from(self, offset: Offset) -> list[Value]:
-        """The values from `offset` on."""
-        return self.values[max(0, offset - self.start) :]
 
     def update(self, log: SimLog, committed: VoterSets) -> None:
         self.flushed = log.flushed_offset

@@ -97,8 +97,9 @@ class NoLogDivergence(SafetyInvariant):
     def check(self, step: ReplicaStep, replica: QuorumReplica) -> Iterator[str]:
         view, copy = self.view, self.view.copies[step.node]
         if copy.matched < replica.high_watermark:
-            found, known = copy.values_from(copy.matched)[:1], view.committed[copy.matched : copy.matched + 1]
-            yield f"{replica.key} has {found} at {copy.matched}, where {known} is committed"
+            at = copy.matched
+            found, known = copy.values[max(0, at - copy.start) :][:1], view.committed[at : at + 1]
+            yield f"{replica.key} has {found} at {at}, where {known} is committed"
         snapshot = replica.snapshot
         if snapshot is not None and 0 < snapshot.end_offset <= len(view.committed):
             epoch, _ = view.committed[snapshot.end_offset - 1]

@@ -51,20 +51,13 @@ class SoakCluster:
         self.engine = engine
         self.nodes = nodes
         self.homes = homes
+        self.brokers, self.controllers = engine.spec.broker_ids, engine.spec.controller_ids
         self.pids: dict[NodeId, int] = {}
         self.partitions: tuple[TopicPartition, ...] = ()
         self.rss: dict[NodeId, list[int]] = {}
         self.workload: Workload | None = None
         self.next_id = count(1).__next__
         self._next_sample_ms = 0
-
-    @property
-    def brokers(self) -> tuple[BrokerId, ...]:
-        return self.engine.spec.broker_ids
-
-    @property
-    def controllers(self) -> tuple[NodeId, ...]:
-        return self.engine.spec.controller_ids
 
     def controller(self) -> NodeId:
         """The active controller. Waits for one, since a stalled machine alone can cause an election."""
