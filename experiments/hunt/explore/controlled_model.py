@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
-from itertools import chain, combinations
+from itertools import combinations
 
 from experiments.faults.schema import Bounds
 from experiments.hunt.explore.machines import AnyNode, Local, Outcome, message_of
@@ -83,22 +83,19 @@ class ControlledModel(Model):
     def _environment(self, state: State) -> Iterator[Successor]:
         yield from super()._environment(state)
         if state[self._first_bound + FAILOVERS]:
-            for lost in self._losses(state):
-                yield from self._some(state, self._fail_over(state, lost))
+            to_controller = [number for number, link in enumerate(self.links) if link[1] == CONTROLLER]
+            waiting = [number for number in to_controller if state[self._nodes + number]]
+            for count in range(len(waiting) + 1):
+                for lost in combinations(waiting, count):
+                    yield from self._some(state, self._fail_over(state, lost))
         if self._has_manager:
             if any(self._query_may_help(state, broker) for broker in self._brokers):
                 yield from self._some(state, self._wake(state, REQUEST_TIMEOUT_MS))
             if state[self._first_bound + RECOVERIES]:
                 yield from self._some(state, self._deadline(state))
 
-    def _losses(self, state: State) -> Iterator[tuple[int, ...]]:
-        """Every choice of the queues to the controller that are lost, of those in which anything waits."""
-        waiting = [
-            number for number, link in enumerate(self.links) if link[1] == CONTROLLER and state[self._nodes + number]
-        ]
-        yield from chain.from_iterable(combinations(waiting, count) for count in range(len(waiting) + 1))
-
     def _fail_over(self, state: State, lost: tuple[int, ...]) -> tuple[Step, Action]:
+        """A failover that loses what waits in these queues to the controller."""
         step = self._open(state, FAILOVERS)
         for number in lost:
             step.parts[self._nodes + number] = 0

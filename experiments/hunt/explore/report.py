@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field
 
 from experiments.faults.schema import Bounds
 from experiments.hunt.explore.controlled_model import STRATEGIES, ControlledModel
-from experiments.hunt.explore.model import Model
 from experiments.hunt.explore.search import Search
 from experiments.hunt.explore.story import story_of
 from experiments.hunt.explore.v3_model import V3Model
@@ -104,25 +103,19 @@ def run(spec: SearchSpec, progress: Callable[[Search], None] | None = None) -> R
         )
         search = Search(model).run(spec.depth, spec.max_states, progress)
         seconds = time.perf_counter() - begin
-        violation = _found(model, search)
-    sizes = model.machines.sizes()
+        violation = None
+        if search.counterexample is not None:
+            path, story = search.counterexample.path, tuple(story_of(model, search.counterexample))
+            invariant, _, detail = search.counterexample.wrong.partition(": ")
+            violation = FoundViolation(invariant, detail, len(path), story)
     return Report(
         spec=spec,
         bounds=bounds,
         transitions=search.transitions,
         distinct_states=search.states,
-        node_states=sizes["node_states"],
-        node_steps=sizes["node_steps"],
+        **model.machines.sizes(),
         depth=search.depth,
         complete=search.complete,
         seconds=seconds,
         violation=violation,
     )
-
-
-def _found(model: Model, search: Search) -> FoundViolation | None:
-    found = search.counterexample
-    if found is None:
-        return None
-    detail = found.wrong.partition(": ")[2]
-    return FoundViolation(found.invariant, detail, len(found.path), tuple(story_of(model, found)))

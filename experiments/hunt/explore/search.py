@@ -39,10 +39,6 @@ class Counterexample:
     wrong: str
     path: tuple[Successor, ...]
 
-    @property
-    def invariant(self) -> str:
-        return self.wrong.partition(":")[0]
-
 
 @dataclass(slots=True)
 class Search:

@@ -26,7 +26,7 @@ from random import Random
 
 from experiments.check.check_recording import check
 from experiments.check.client_history import ranges_of
-from experiments.check.history import FinalPartition
+from experiments.check.final_logs import final_logs
 from experiments.check.losses import Losses
 from experiments.check.recording import Recording, RecordingWriter
 from experiments.engines.port import ClusterSpec
@@ -179,7 +179,7 @@ def _run(nodes: RayNodes, writer: RecordingWriter, result: SoakResult, on_fault:
         except NotHealedError as error:
             result.findings.append(f"{error}: {_describe_states(cluster)}")
         result.memory = cluster.memory()
-        finals, metadata = _final_logs(cluster), engine.metadata_log()
+        finals, metadata = final_logs(engine, ranges_of), engine.metadata_log()
         writer.finish("soak", engine.name, spec, metadata, finals, nothing_may_be_lost=True)
         checked = check(Recording(options.out))
         result.findings += [f"{found.invariant}: {found.detail}" for found in checked.violations]
@@ -247,18 +247,6 @@ def _log_ends(cluster: SoakCluster) -> dict[TopicPartition, Offset] | None:
             return None
         ends[partition] = found.pop()
     return ends
-
-
-def _final_logs(cluster: SoakCluster) -> list[FinalPartition]:
-    finals = []
-    for partition in cluster.partitions:
-        state = cluster.state(partition)
-        isr = () if state is None else state.isr
-        batches = {broker: cluster.engine.log(broker, partition) for broker in isr if cluster.engine.is_running(broker)}
-        logs = {broker: [run for batch in found for run in ranges_of(batch)] for broker, found in batches.items()}
-        if state is not None and state.leader in logs:
-            finals.append(FinalPartition(partition, state.leader, logs))
-    return finals
 
 
 def _describe_states(cluster: SoakCluster) -> str:
