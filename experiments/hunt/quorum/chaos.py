@@ -167,18 +167,17 @@ class ChaosRun:
         else:
             fault = rng.choice(self.settings.faults)
             can_inject = harness.nodes or fault not in _OF_RUNNING_NODES
-            self.counts[fault] += _INJECTORS[fault](self) if can_inject else False
+            self.counts[fault] += bool(can_inject and _INJECTORS[fault](self) is not False)
 
-    def _crash(self) -> bool:
+    def _crash(self) -> None:
         losses = [Loss(kind, self._rng.randrange(1_000)) for kind in ("none", "unflushed", "suffix", "torn")]
         loss, node = self._rng.choice([None, *losses]), self._random_node()
         if loss is None:
             self.harness.shut_down(node)
         else:
             self.harness.crash(node, loss)
-        return True
 
-    def _bounce(self) -> bool:
+    def _bounce(self) -> None:
         """Crashes and restarts a replica at once, and perhaps the next ones right after they have granted a vote."""
         self._restart(self._random_node())
         for _ in range(self._rng.choice([0, 0, 1, 3])):
@@ -186,7 +185,6 @@ class ChaosRun:
             self.harness.run_until(lambda: bool(self._vote_requests), 3_000)
             if self._vote_requests and self._vote_requests[-1] in self.harness.nodes:
                 self._restart(self._vote_requests[-1])
-        return True
 
     def _restart(self, node: NodeId) -> None:
         self.harness.crash(node)
@@ -212,30 +210,26 @@ class ChaosRun:
             harness.start(node)
         return True
 
-    def _cut(self) -> bool:
+    def _cut(self) -> None:
         ids = sorted(self.harness.disks)
         self.harness.cut(*self._rng.sample(ids, self._rng.randint(1, max(1, len(ids) // 2))))
-        return True
 
     def _cut_one_way(self) -> bool:
         pairs = [(a, b) for a in sorted(self.harness.disks) for b in sorted(self.harness.disks) if a != b]
         self.harness.cuts |= set(self._rng.sample(pairs, min(len(pairs), self._rng.randint(1, 3))))
         return bool(pairs)
 
-    def _degrade_network(self) -> bool:
+    def _degrade_network(self) -> None:
         self._loss, self._duplication = self._rng.choice([0, 0.05, 0.3]), self._rng.choice([0, 0.1, 0.5])
         self.harness.disturb(self._loss, self._duplication, self._latest_ms)
-        return True
 
-    def _reorder_network(self) -> bool:
+    def _reorder_network(self) -> None:
         """Messages get random latencies and overtake each other."""
         self._latest_ms = self._rng.choice([5, 20, 300, 1_500])
         self.harness.disturb(self._loss, self._duplication, self._latest_ms)
-        return True
 
-    def _pause(self) -> bool:
+    def _pause(self) -> None:
         self.harness.pause(self._random_node(), self._rng.choice([100, 1_500, 4_000]))
-        return True
 
     def _target(self) -> NodeId | None:
         """The target of the operator's next request: usually the leader, sometimes one that was elected just now."""
@@ -343,7 +337,7 @@ class ChaosRun:
             raise PropertyViolatedError(HEALTHY_LEADER_STAYS, detail)
 
 
-_INJECTORS: dict[str, Callable[[ChaosRun], bool]] = {
+_INJECTORS: dict[str, Callable[[ChaosRun], bool | None]] = {
     "crash": ChaosRun._crash,
     "bounce": ChaosRun._bounce,
     "disk loss": ChaosRun._lose_disk,
@@ -357,7 +351,7 @@ _INJECTORS: dict[str, Callable[[ChaosRun], bool]] = {
     "mistakes": ChaosRun._make_mistake,
     "snapshots": ChaosRun._take_snapshot,
 }
-"""A method per kind of fault, which returns whether it injected the fault. Changes of the voters count as faults."""
+"""A method per kind of fault; it returns False if it injected none. Changes of the voters count as faults."""
 _OF_RUNNING_NODES = ("crash", "bounce", "pause", "snapshots")
 FAULTS = tuple(_INJECTORS)
 """The kinds of faults; each run has some of them."""

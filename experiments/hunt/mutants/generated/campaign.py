@@ -148,8 +148,7 @@ def _reached(name: str, imported: dict[str, frozenset[str]]) -> frozenset[str]:
 def generated_verdict(site: Site, swarm: int, stages: Sequence[str] = STAGES) -> GeneratedVerdict:
     """Tests one mutant in these stages: with unit tests, with `swarm` seeds of each hunt."""
     for stage in stages:
-        by = _noticed(site.mutation, stage, swarm)
-        if by is not None:
+        if (by := _noticed(site.mutation, stage, swarm)) is not None:
             return GeneratedVerdict(site.mutation, site.line_number, stage, by)
     return GeneratedVerdict(site.mutation, site.line_number, None, None)
 
