@@ -148,11 +148,6 @@ class CampaignFolder:
         path = self.root / "corpus" / f"{seed}.json"
         return _read(path, TimelineFile, "a kept plan of a campaign of isray fuzz").plan
 
-    def finding_path(self, finding: Finding) -> Path:
-        folder = self.root / "findings"
-        folder.mkdir(exist_ok=True)
-        return folder / finding.file
-
 
 @contextmanager
 def open_campaign(root: Path, wanted: Identity) -> Iterator[CampaignFolder]:

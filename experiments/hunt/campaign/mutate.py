@@ -27,7 +27,6 @@ from protocol.config import (
 
 MOST_MUTATIONS = 4
 MOST_FAULTS = 400
-"""The largest number of faults of a plan."""
 _RUN = 6
 """The largest number of successive faults that are moved, repeated or taken over at once."""
 _SHIFTS_MS = (3, 30, 300, 1_000, 3_000)

@@ -209,7 +209,8 @@ class _Driver:
         self._counts.update(counts_read(line.counts))
         if line.file is not None:
             finding = add_finding(self._findings, line.seed, line.file)
-            path = self._files.finding_path(finding)
+            path = self._files.root / "findings" / finding.file
+            path.parent.mkdir(exist_ok=True)
             if finding.seed == line.seed or not path.exists():
                 save(line.file, path)
 

@@ -82,7 +82,6 @@ class Stage(SimCluster):
 
     def __init__(self, spec: ClusterSpec) -> None:
         super().__init__(_WithoutClients(spec.brokers, spec.controllers, spec.config, spec.seed), keep_traces=False)
-        self.incarnations: dict[NodeId, int] = {}
         self.after_crash: Callable[[], None] | None = None
 
     def show(self, locals_: Sequence[Local], machines: Machines) -> None:
@@ -147,9 +146,6 @@ class SuiteStates:
         self._of_truth = [(part, name) for part, name in data if part is suite.truth]
         self._of_rest = [found for found in data if found not in (*self._spared, *self._of_truth)]
         self._present = _CHANGED
-
-    def __len__(self) -> int:
-        return len(self._halves)
 
     def truth_of(self, suite_state: SuiteState) -> Truth:
         return self._halves[suite_state][0]

@@ -12,8 +12,6 @@ from struct import Struct
 from experiments.hunt.explore.model import Model
 from experiments.hunt.explore.states import State, Successor, packing
 
-_NO_PARENT = 0
-
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
@@ -70,7 +68,7 @@ class Search:
         progress: Callable[[Search], None] | None = None,
     ) -> Search:
         """Searches until all states are reached, or that depth, or that number of states, or a violation."""
-        self._add(self.model.first, _NO_PARENT)
+        self._add(self.model.first, 0)
         layer = [self._form.pack(*self.model.first)]
         while layer and (max_depth is None or self.depth < max_depth):
             if max_states is not None and self.states >= max_states:

@@ -70,7 +70,6 @@ V3_ONE_IN, V3_REMAINDER = 16, 12
 """Default seeds with this remainder are of `v3`."""
 FLUSHING, FLUSHING_STAGED = 4, 10
 OPERATED_ONE_IN = 8
-"""Seeds per operated plan."""
 _FURTHER_TOPICS = ("u", "w")
 _BROKERS = (3, 4, 5, 6, 7, 9)
 _BETWEEN_FAULTS_MS = (250, 700, 2_000)

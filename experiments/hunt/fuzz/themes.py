@@ -162,9 +162,9 @@ def _late_proposals(scene: Scene) -> Iterator[Part]:
         yield scene.reassign(scene.after(back_ms, 50, 1_000), end_ms + 1_000, _elsewhere(scene))
 
 
-def _elsewhere(scene: Scene) -> list[NodeId]:
-    """As many replicas, none of them the leader, if there are enough brokers."""
-    others = scene.other_than(scene.leader)
+def _elsewhere(scene: Scene, *without: NodeId) -> list[NodeId]:
+    """As many replicas, none of them the leader or one of these, if there are enough brokers."""
+    others = [broker for broker in scene.other_than(scene.leader) if broker not in without]
     return scene.rng.sample(others, min(1 + len(scene.followers), len(others)))
 
 
@@ -246,8 +246,7 @@ def _cancelled_leader(scene: Scene) -> Iterator[Part]:
     is back. In most episodes an adding replica leads meanwhile and fails last, and a user requests an unclean election
     while a recovery waits; in the others no adding replica has anything of the log.
     """
-    others = [broker for broker in scene.brokers if broker not in (scene.leader, *scene.followers)]
-    adding = scene.rng.sample(others, min(1 + len(scene.followers), len(others)))
+    adding = _elsewhere(scene, *scene.followers)
     if scene.perhaps(0.7):
         moves_ms = scene.after(scene.at_ms, 100, 600)
         fails_ms = scene.after(moves_ms, 300, 900)

@@ -125,7 +125,8 @@ class ChaosRun:
         if not self.settings.static:
             self.operator.grow(self.settings.voters)
         elif self.settings.pinned:
-            self.operator.pin_static_voters()
+            for node in self.harness.ids:
+                self.operator.change(True, self.harness.view.keys[node])
         self._settle()
         for _ in range(self.settings.steps):
             self._inject_fault()
@@ -354,4 +355,3 @@ _INJECTORS: dict[str, Callable[[ChaosRun], bool | None]] = {
 """A method per kind of fault; it returns False if it injected none. Changes of the voters count as faults."""
 _OF_RUNNING_NODES = ("crash", "bounce", "pause", "snapshots")
 FAULTS = tuple(_INJECTORS)
-"""The kinds of faults; each run has some of them."""

@@ -110,11 +110,6 @@ class Operator:
                 self.change(False, lost[0])
         return False
 
-    def pin_static_voters(self) -> None:
-        """Adds the uuids of their disks to static voters."""
-        for node in self._harness.ids:
-            self.change(True, self._harness.view.keys[node])
-
     def grow(self, size: int) -> None:
         """Adds voters until there are `size`."""
         view = self._harness.view

@@ -334,4 +334,3 @@ class CheckQuorumResign(SafetyInvariant):
 
 
 SAFETY_INVARIANTS: tuple[type[SafetyInvariant], ...] = tuple(SafetyInvariant.__subclasses__())
-"""All of them, in the order of this module."""

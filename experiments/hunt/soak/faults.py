@@ -36,8 +36,6 @@ PAUSE_MS = 10_000
 CUT_MS = 6_000
 ORPHAN_TALKS_MS = 4_000
 ROOM_BYTES = 4_096
-SPARE_ONE = 3
-"""The number of controllers that tolerates the loss of one."""
 DAMAGES: Sequence[DamageKind] = ("torn", "flipped", "zeroed")
 _FENCED = ("STALE_BROKER_EPOCH", "FENCED_LEADER_EPOCH", "NOT_LEADER_OR_FOLLOWER", "UNKNOWN_LEADER_EPOCH")
 
@@ -146,7 +144,7 @@ def kill_all(cluster: SoakCluster, rng: Random) -> str:
 def kill_controller(cluster: SoakCluster, rng: Random) -> str:
     controller = cluster.controller()
     cluster.kill([controller])
-    if len(cluster.controllers) >= SPARE_ONE:
+    if len(cluster.controllers) >= 3:  # so many tolerate the loss of one
         cluster.controller()
     cluster.start([controller])
     return f"controller {controller}"

@@ -228,11 +228,11 @@ def _inject(planned: ScheduledFault, cluster: SoakCluster) -> DoneFault:
 def _end_workload(cluster: SoakCluster, workload: Workload) -> None:
     """Ends the workload and waits until all replicas are equal."""
     workload.is_sending = False
-    cluster.wait(lambda: not workload.outstanding, "every send has ended")
+    cluster.wait(lambda: not workload.sends, "every send has ended")
     ends = cluster.wait_for(lambda: _log_ends(cluster), "all replicas have all records")
     cluster.wait(lambda: workload.has_read_to(ends), "the readers reach the log ends")
     workload.is_reading = False
-    cluster.wait(lambda: workload.is_over, "every read has ended")
+    cluster.wait(lambda: not workload.reads, "every read has ended")
     cluster.await_whole()
 
 

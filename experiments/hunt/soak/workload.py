@@ -54,8 +54,8 @@ class _Follower:
 
 class Workload:
     """The producer and the readers. `write` receives the operations of the history, `rate` is in records per second,
-    and `next_id` returns new command ids. `is_sending` and `is_reading` may be set to False. Whoever waits for the
-    cluster calls `tick` as often as possible.
+    and `next_id` returns new command ids. `is_sending` and `is_reading` may be set to False; `sends` and `reads` are
+    under way. Whoever waits for the cluster calls `tick` as often as possible.
     """
 
     def __init__(
@@ -75,19 +75,9 @@ class Workload:
         self._credit_from_ms: float = clients.now_ms()
         self._turn = 0
         self.is_sending = self.is_reading = True
-        self._sends: dict[int, SendRecords] = {}
-        self._reads: dict[int, _Follower] = {}
+        self.sends: set[int] = set()
+        self.reads: dict[int, _Follower] = {}
         self._followers = [_Follower(reader, partition) for partition in self._partitions for reader in READERS]
-
-    @property
-    def outstanding(self) -> int:
-        """The number of sends under way."""
-        return len(self._sends)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether no send and no read is under way."""
-        return not (self._sends or self._reads)
 
     def rewind(self) -> None:
         """Moves the second reader of each partition back by `JUMP_BACK` offsets."""
@@ -103,13 +93,13 @@ class Workload:
         """Handles the outcomes of commands, and submits the sends and reads that are due."""
         now_ms = self._clients.now_ms()
         for command_id, outcome in self._clients.take_outcomes().items():
-            if isinstance(outcome, SendOutcome) and command_id in self._sends:
-                del self._sends[command_id]
+            if isinstance(outcome, SendOutcome) and command_id in self.sends:
+                self.sends.remove(command_id)
                 for end in ended(outcome):
                     self._write(end)
                     setattr(self.counts, end.result, getattr(self.counts, end.result) + end.size)
-            elif isinstance(outcome, ConsumeOutcome) and command_id in self._reads:
-                self._handle_read_outcome(now_ms, self._reads.pop(command_id), outcome)
+            elif isinstance(outcome, ConsumeOutcome) and command_id in self.reads:
+                self._handle_read_outcome(now_ms, self.reads.pop(command_id), outcome)
         self._send_due(now_ms)
         for follower in self._followers:
             if self.is_reading and not follower.command and follower.due_ms <= now_ms:
@@ -119,7 +109,7 @@ class Workload:
         every_ms = 1000 * RECORDS_PER_SEND / self._rate
         while now_ms - self._credit_from_ms >= every_ms:
             self._credit_from_ms += every_ms
-            if self.is_sending and len(self._sends) < MAX_OUTSTANDING:
+            if self.is_sending and len(self.sends) < MAX_OUTSTANDING:
                 self._send(self._partitions[self._turn % len(self._partitions)])
                 self._turn += 1
 
@@ -132,7 +122,7 @@ class Workload:
             record_count=RECORDS_PER_SEND,
             record_bytes=RECORD_BYTES,
         )
-        self._sends[command.command_id] = command
+        self.sends.add(command.command_id)
         self._write(Invoked(command.command_id, PRODUCER, partition, RECORDS_PER_SEND))
         self._clients.submit(command)
         self.counts.sent += RECORDS_PER_SEND
@@ -147,7 +137,7 @@ class Workload:
             max_wait_ms=READ_WAIT_MS,
         )
         follower.command = command.command_id
-        self._reads[command.command_id] = follower
+        self.reads[command.command_id] = follower
         self._clients.submit(command)
 
     def _handle_read_outcome(self, now_ms: TimeMs, follower: _Follower, outcome: ConsumeOutcome) -> None:
