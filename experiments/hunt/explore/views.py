@@ -155,8 +155,8 @@ def ends(node: AnyNode) -> object:
 def counted(node: BrokerNode) -> object:
     """The ends of a running broker's replicas, and how far each leads it to believe its followers to be."""
     context, replicas = node.context, node.context.replicas.values()
-    counted = [(_place(replica), replica.log.end_offset, _progress(replica.leadership)) for replica in replicas]
-    return context.broker_epoch, _known(context.image), tuple(counted)
+    progress = [(_place(replica), replica.log.end_offset, _progress(replica.leadership)) for replica in replicas]
+    return context.broker_epoch, _known(context.image), tuple(progress)
 
 
 def _place(replica: Replica) -> object:

@@ -429,8 +429,6 @@ class _PlanRun:
             if outcome is not None:
                 number = self.controls.ask(request)
 
-    # -- coverage ------------------------------------------------------------------------------------------------------
-
     def _count_faults(self) -> None:
         """Adds the generation, faults and outcomes to the coverage table."""
         counts = self._coverage.counts

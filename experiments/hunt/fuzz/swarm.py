@@ -357,9 +357,10 @@ def operated(plan: Plan) -> Plan:
 
     def drawn(operations: bool, between_ms: Sequence[int], durations_ms: Sequence[int]) -> tuple[Fault, ...]:
         """Faults of some or all kinds that are operations, or that are none."""
-        possible = {name: kind for name, kind in FAULT_KINDS.items() if kind.is_possible(targets)}
-        kinds = [name for name, kind in possible.items() if kind.is_operation is operations]
-        kinds = [name for name in kinds if has_authorizer or name != "deny"]
+        possible = [(name, kind) for name, kind in FAULT_KINDS.items() if kind.is_possible(targets)]
+        kinds = [
+            name for name, kind in possible if kind.is_operation is operations and (has_authorizer or name != "deny")
+        ]
         chosen = rng.sample(kinds, rng.choice((4, *(len(kinds),) * 3)))
         rates = Rates(
             mean_between_ms=rng.choice(between_ms),

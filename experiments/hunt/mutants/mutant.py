@@ -124,11 +124,9 @@ class QuorumFocus(StrictModel):
     why: str = ""
 
     def first_violation(self, seed: int) -> str | None:
-        """As `PlanFocus.first_violation`."""
         return chaos.run(seed, self.quorum).violation
 
     def violation_without_focus(self, seed: int) -> str | None:
-        """As `PlanFocus.violation_without_focus`."""
         return chaos.run(seed).violation
 
 

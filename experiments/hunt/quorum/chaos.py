@@ -156,8 +156,6 @@ class ChaosRun:
         uuids = [(record.voter_uuid, first_disks.get(record.voter_id, record.voter_uuid)) for record in records]
         self.counts["voters on another disk"] += sum(uuid != first for uuid, first in uuids)
 
-    # -- phase 1 -------------------------------------------------------------------------------------------------------
-
     def _inject_fault(self) -> None:
         harness, rng = self.harness, self._rng
         down = [node for node in harness.disks if node not in harness.nodes]
@@ -293,8 +291,6 @@ class ChaosRun:
             end_offset = self._rng.choice([ends[-1], self._rng.choice(ends)])
             replica.take_snapshot(end_offset, b"state" * self._rng.choice([1, 1, 1, 1, 300_000]))
         return bool(ends)
-
-    # -- phases 2 and 3 ------------------------------------------------------------------------------------------------
 
     def _heal(self) -> None:
         harness = self.harness

@@ -255,8 +255,6 @@ class QuorumHarness(Recorder):
         """Whether every node runs and follows one leader, and every replica has committed its whole log."""
         return not all_converge(self.view)
 
-    # -- the cluster's calls, and the checks after them ----------------------------------------------------------------
-
     def sent(
         self, time_ms: TimeMs, source: NodeId, target: NodeId, message: Message, arrivals: Sequence[TimeMs]
     ) -> None:
