@@ -59,9 +59,7 @@ from protocol.nodes.recovery_manager import RecoveryManagerNode
 from protocol.v3.store.node import StoreNode
 
 SuiteState = int
-"""The number of a state of the suite."""
 Truth = int
-"""The number of a ground truth."""
 
 _NOT_CHECKED = (CountersMatchTheirDefinitions, RecoveryLeavesNothingReachable)
 """What needs more than states have: counters, which differ between equal states, and the time that passes."""

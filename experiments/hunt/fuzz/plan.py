@@ -24,8 +24,6 @@ from protocol.config import ClusterConfig, Generation
 from protocol.ids import TopicPartition
 from protocol.v3.store.settings import StoreSettings
 
-WHAT = "a timeline file of isray fuzz"
-
 
 class _Operation(StrictModel):
     """An operation of a client at a time; `id` is its command's number, also when other operations are left out."""
@@ -155,7 +153,7 @@ def save(file: TimelineFile, path: Path) -> None:
 
 def load(path: Path) -> TimelineFile:
     """Reads a file; InputError for one that is no timeline, or whose parts do not fit together."""
-    file = validated(TimelineFile, read_yaml_mapping(path, WHAT), str(path))
+    file = validated(TimelineFile, read_yaml_mapping(path, "a timeline file of isray fuzz"), str(path))
     for field, found, allowed in dangling_references(file.plan):
         raise InputError(str(path), field, found, allowed)
     return file
