@@ -391,13 +391,12 @@ def _generated_verdicts(
 ) -> Iterator[GeneratedVerdict]:
     """The verdicts on the committed list, or on a sample of `number` mutants."""
     from experiments.hunt.mutants.generated import campaign
-    from experiments.hunt.mutants.generated.hunts import SWARM
 
     if number is None:
         given = {"--seed": seed is not None, "--module": module, "--swarm": swarm, "--swarm-only": swarm_only}
         _refuse("--kept", given)
         return campaign.kept_verdicts(campaign.kept_mutants(), workers)
-    stages = (SWARM,) if swarm_only else campaign.STAGES
+    stages = (campaign.SWARM,) if swarm_only else campaign.STAGES
     drawn = campaign.sample(number, seed or 0, None if module is None else campaign.module_at(module))
     return campaign.generated_verdicts(drawn, swarm or campaign.SWARM_SEEDS, workers, stages)
 

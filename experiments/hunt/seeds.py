@@ -1,8 +1,7 @@
 """Runs the plans of a range of seeds (`spread.py` says where), and shrinks and saves each violation.
 
 The result of a seed depends on the seed, the generation and the mutant alone, so results arrive in any order and are
-sorted. Workers shrink violations and return the timeline file; the caller writes it. An interrupt ends the workers; the
-results that they had returned are reported.
+sorted. Workers shrink violations and return the timeline file; the caller writes it.
 """
 
 from __future__ import annotations
@@ -13,12 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from experiments.hunt.fuzz import coverage
 from experiments.hunt.fuzz.plan import Plan, PlanViolation, TimelineFile, save
-from experiments.hunt.fuzz.run import PlanResult, run_plan
+from experiments.hunt.fuzz.run import run_plan
 from experiments.hunt.fuzz.shrink import shrink
 from experiments.hunt.fuzz.swarm import draw
 from experiments.hunt.mutants.registry import mutated
@@ -28,6 +28,7 @@ from experiments.support.fields import AsTuple, StrictModel
 from protocol.config import Generation
 
 SEEDS_PER_TASK = 5
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +43,23 @@ class Hunt:
     minutes: float | None = None
     jobs: int | str = 1
 
+    def tasks(self, items: Sequence[_Item]) -> list[Sequence[_Item]]:
+        """The items as the tasks of workers."""
+        size = SEEDS_PER_TASK if self.jobs != 1 else 1
+        return [items[begin : begin + size] for begin in range(0, len(items), size)]
+
+    def limit_from(self, began_s: float) -> Callable[[], bool]:
+        """Whether the limit of time is reached, for a start at `began_s` of the monotonic clock."""
+        deadline_s = inf if self.minutes is None else began_s + self.minutes * 60
+        return lambda: time.monotonic() >= deadline_s
+
 
 Counts = Annotated[tuple[Annotated[tuple[str, str, int], AsTuple], ...], AsTuple]
 """Group, name and count, as files have them."""
 
 
 class SeedResult(StrictModel):
-    """The result of one seed: the events of its first run with their trace hash, what it reached (counts and
-    features), and the timeline file of a violation.
-    """
+    """The events of a seed's first run, its trace hash, what it reached, and the timeline file of a violation."""
 
     seed: int
     events: int
@@ -61,45 +70,50 @@ class SeedResult(StrictModel):
 
 
 def counts_written(counts: Counter[tuple[str, str]]) -> Counts:
-    """Counts as files have them."""
     return tuple((group, name, count) for (group, name), count in sorted(counts.items()))
 
 
 def counts_read(counts: Counts) -> Counter[tuple[str, str]]:
-    """Counts of a file."""
     return Counter({(group, name): count for group, name, count in counts})
 
 
-@dataclass(slots=True)
-class HuntResult:
-    """The results of all seeds that were run; `interrupted`: an interrupt left out the others."""
+@dataclass(slots=True, kw_only=True)
+class SeedsResult:
+    """What hunts and campaigns report; `interrupted`: an interrupt left out some seeds."""
 
     seeds: int = 0
     events: int = 0
     seconds: float = 0.0
     interrupted: bool = False
-    next_seed: int | None = None
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    violations: list[tuple[int, TimelineFile, Path]] = field(default_factory=list)
 
-    def document(self) -> dict[str, object]:
-        """The JSON document of `isray fuzz --json`."""
+    def hunt_document(self, events_per_second: float, violations: list[dict[str, object]]) -> dict[str, object]:
+        """The JSON document of `isray fuzz --json`, without the part about a campaign."""
         return {
             "seeds": self.seeds,
             "events": self.events,
             "seconds": round(self.seconds, 3),
-            "events_per_second": round(self.events / max(self.seconds, 1e-9)),
-            "violations": [
-                violation_document(seed, file.violation, path)
-                for seed, file, path in self.violations
-                if file.violation is not None
-            ],
+            "events_per_second": round(events_per_second),
+            "violations": violations,
             "coverage": coverage.document(self.counts),
         }
 
 
+@dataclass(slots=True, kw_only=True)
+class HuntResult(SeedsResult):
+    """The results of all seeds that were run."""
+
+    next_seed: int | None = None
+    violations: list[tuple[int, TimelineFile, Path]] = field(default_factory=list)
+
+    def document(self) -> dict[str, object]:
+        found = [(seed, file.violation, path) for seed, file, path in self.violations if file.violation is not None]
+        return self.hunt_document(
+            self.events / max(self.seconds, 1e-9), [violation_document(*violation) for violation in found]
+        )
+
+
 def violation_document(seed: int, found: PlanViolation, path: Path) -> dict[str, object]:
-    """The JSON document of a violation."""
     return {"seed": seed, **found.model_dump(include={"invariant", "step", "detail"}), "file": str(path)}
 
 
@@ -112,19 +126,12 @@ def hunt(spec: Hunt, out: Path, progress: Callable[[HuntResult], None] = lambda 
         pass
     check_can_hold_files("--out", out)
     began_s = time.monotonic()
-    deadline_s = None if spec.minutes is None else began_s + spec.minutes * 60
-
-    def is_over() -> bool:
-        return deadline_s is not None and time.monotonic() >= deadline_s
-
     result, missing = HuntResult(), dict.fromkeys(spec.seeds)
     progress(result)
     try:
         with workers(spec.jobs) as spread:
-            size = SEEDS_PER_TASK if spec.jobs != 1 else 1
-            parts = [spec.seeds[begin : begin + size] for begin in range(0, len(spec.seeds), size)]
             task = partial(_hunt_seeds, generation=spec.generation, mutant=spec.mutant)
-            for results in spread(task, parts, is_over):
+            for results in spread(task, spec.tasks(spec.seeds), spec.limit_from(began_s)):
                 for done in results:
                     _add_result(result, done, out, spec.mutant)
                     del missing[done.seed]
@@ -166,29 +173,25 @@ def _hunt_seeds(seeds: Sequence[int], generation: Generation | None, mutant: str
 
 def hunt_plan(plan: Plan, mutant: str | None = None) -> SeedResult:
     """Runs a plan, and shrinks a violation."""
+    file = None
     with mutated(mutant):
         first = run_plan(plan)
-        file = None if first.violation is None else shrunk_file(plan, first, mutant)
-    found = first.coverage
+        if first.violation is not None:
+            small, result, _ = shrink(plan, first, run_plan)
+            file = TimelineFile(
+                mutant=mutant,
+                violation=result.violation,
+                trace_hash=result.trace_hash,
+                before=plan.sizes,
+                after=small.sizes,
+                story=result.story,
+                plan=small,
+            )
     return SeedResult(
         seed=plan.seed,
         events=first.events,
         trace_hash=first.trace_hash,
-        counts=counts_written(found.counts),
-        features=tuple(sorted(found.features())),
+        counts=counts_written(first.coverage.counts),
+        features=tuple(sorted(first.coverage.features())),
         file=file,
-    )
-
-
-def shrunk_file(plan: Plan, first: PlanResult, mutant: str | None) -> TimelineFile:
-    """The timeline file of a violation, shrunk. The block of `mutated` must be active."""
-    small, result, _ = shrink(plan, first, run_plan)
-    return TimelineFile(
-        mutant=mutant,
-        violation=result.violation,
-        trace_hash=result.trace_hash,
-        before=plan.sizes,
-        after=small.sizes,
-        story=result.story,
-        plan=small,
     )

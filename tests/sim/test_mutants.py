@@ -17,7 +17,7 @@ from experiments.cli.main import application
 from experiments.hunt.fuzz.bias import Bias
 from experiments.hunt.fuzz.plan import TimelineFile, load, save
 from experiments.hunt.fuzz.run import ANSWERED, HISTORY, SERVED, WHOLE
-from experiments.hunt.mutants.campaign import SEEDS, page, swarm_verdict, verdict, verdicts
+from experiments.hunt.mutants.campaign import SEEDS, page, verdict, verdicts
 from experiments.hunt.mutants.mutant import Change, Mutant, PlanFocus, QuorumFocus, function_named, switched_off
 from experiments.hunt.mutants.registry import all_mutants, by_name, mutated
 from experiments.hunt.mutants.registry import load as load_mutants
@@ -161,7 +161,7 @@ def test_verdicts_come_in_order_and_survivors_are_named() -> None:
 def test_swarm_verdicts_are_made_without_the_focus() -> None:
     names = ["partition-epoch-not-raised", "reassignment-completes-below-min-isr"]
     found, swarmed = (list(verdicts(names, seeds=1, jobs=1, swarm=swarm)) for swarm in (False, True))
-    assert swarmed == [swarm_verdict(name, 1) for name in names]
+    assert swarmed == [verdict(name, 1, swarm=True) for name in names]
     assert [item.killed for item in found] == [True, True]
     assert [item.killed for item in swarmed] == [True, False]
     lines = page(found, swarmed).splitlines()

@@ -21,11 +21,10 @@ from experiments.faults.kinds import FAULT_KINDS
 from experiments.faults.kinds.processes import Crash
 from experiments.faults.schema import Fault
 from experiments.hunt.fuzz.coverage import MET, missed, missing_faults, pairs
-from experiments.hunt.fuzz.operated import is_operated
 from experiments.hunt.fuzz.run import PlanResult, run_plan
-from experiments.hunt.fuzz.swarm import V3_ONE_IN, V3_REMAINDER, draw
+from experiments.hunt.fuzz.swarm import V3_ONE_IN, V3_REMAINDER, draw, is_operated
 from experiments.hunt.fuzz.topic_incarnations import TopicIncarnations
-from experiments.hunt.mutants.script import Script
+from experiments.hunt.mutants.mutant import Script
 from experiments.scenarios.model import TopicModel
 from protocol.config import ClusterConfig, Generation
 from protocol.events.base import Trace

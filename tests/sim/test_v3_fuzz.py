@@ -10,7 +10,7 @@ import pytest
 from experiments.check.engine import CheckedEngine
 from experiments.engines.admin_requests import create_topic, elect_leader
 from experiments.engines.port import ClusterSpec, Loss
-from experiments.hunt.fuzz import coverage, coverage_v3
+from experiments.hunt.fuzz import coverage
 from experiments.hunt.fuzz.run import run_plan
 from experiments.hunt.fuzz.swarm import draw
 from protocol.config import ISR_UPDATES, ClusterConfig, Generation
@@ -291,6 +291,6 @@ def test_a_few_seeds_reach_the_decisions_faults_and_conflicts_of_v3() -> None:
     document = coverage.document(counts)
     reached = document["reached"]
     assert isinstance(reached, dict)
-    assert set(coverage_v3.KNOWN) <= set(reached)
+    assert set(coverage.KNOWN_IN_V3) <= set(reached)
     assert set(reached).isdisjoint({"election"}), "groups of the other generations are not there"
     assert reached["plans"] == {"v3": FEW_SEEDS}

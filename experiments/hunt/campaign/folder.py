@@ -28,7 +28,7 @@ import altair as alt
 import vl_convert
 from pydantic import Field
 
-from experiments.hunt.campaign.findings import Finding
+from experiments.hunt.campaign.rounds import Finding
 from experiments.hunt.fuzz.plan import Plan, TimelineFile
 from experiments.hunt.seeds import Counts, SeedResult
 from experiments.support.atomic import TEMPORARY, write_text
@@ -39,16 +39,11 @@ from experiments.support.yaml_input import read_text, validated
 
 ROUND = 200
 """Seeds of a round, unless a campaign says otherwise: a minute of one core, so that workers wait little at its end."""
-_CODE = (
-    "protocol",
-    *(f"experiments/{name}" for name in ("check", "engines", "faults", "hunt", "scenarios", "story", "support")),
-)
-"""What the result of a plan depends on."""
-
+_PACKAGES = ("check", "engines", "faults", "hunt", "scenarios", "story", "support")
+"""What the result of a plan depends on, beside `protocol`."""
 _DRAWN = {"features": "features reached", "kept": "plans kept"}
-_COLOURS = ("#0072B2", "#D55E00")
+_COLOURS = ["#0072B2", "#D55E00"]
 """Of Okabe and Ito, 2008."""
-
 _Model = TypeVar("_Model", bound=StrictModel)
 
 
@@ -105,7 +100,7 @@ class Line(SeedResult):
 def code_digest() -> str:
     """A digest of the sources that the result of a plan depends on."""
     digest = blake2b(digest_size=8)
-    for package in _CODE:
+    for package in ("protocol", *(f"experiments/{name}" for name in _PACKAGES)):
         for path in sorted(path for form in ("*.py", "*.yaml") for path in (PACKAGES_FOLDER / package).rglob(form)):
             digest.update(f"{path.relative_to(PACKAGES_FOLDER)}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()
@@ -118,8 +113,6 @@ class CampaignFolder:
         self.root = root
         self._journal = root / "round.jsonl"
 
-    # -- the state -----------------------------------------------------------------------------------------------------
-
     def read_state(self) -> State:
         """The state after the last complete round."""
         path = self.root / "state.json"
@@ -130,8 +123,6 @@ class CampaignFolder:
         write_text(self.root / "state.json", state.model_dump_json())
         self._journal.write_text("", encoding="utf-8")
 
-    # -- the round under way -------------------------------------------------------------------------------------------
-
     def read_round(self) -> list[Line]:
         """The finished seeds of the round under way; drops an incomplete last line."""
         if not self._journal.exists():
@@ -140,34 +131,22 @@ class CampaignFolder:
         complete, newline, _ = text.rpartition("\n")
         if complete + newline != text:
             write_text(self._journal, complete + newline)
-        return [
-            _parsed(line, f"{self._journal}, line {number}", Line)
-            for number, line in enumerate(complete.splitlines(), 1)
-        ]
+        lines = enumerate(complete.splitlines(), 1)
+        return [_parsed(line, f"{self._journal}, line {number}", Line) for number, line in lines]
 
     def append(self, line: Line) -> None:
-        """Adds the result of a seed."""
         with self._journal.open("a", encoding="utf-8") as stream:
             stream.write(line.model_dump_json(exclude_none=True) + "\n")
 
-    # -- plans ---------------------------------------------------------------------------------------------------------
-
     def keep(self, plan: Plan, trace_hash: str) -> None:
-        """Writes a kept plan."""
         folder = self.root / "corpus"
         folder.mkdir(exist_ok=True)
         file = TimelineFile(trace_hash=trace_hash, before=plan.sizes, after=plan.sizes, plan=plan)
         write_text(folder / f"{plan.seed}.json", file.model_dump_json(exclude_none=True))
 
     def kept(self, seed: int) -> Plan:
-        """A kept plan."""
         path = self.root / "corpus" / f"{seed}.json"
         return _read(path, TimelineFile, "a kept plan of a campaign of isray fuzz").plan
-
-    def finding_path(self, finding: Finding) -> Path:
-        folder = self.root / "findings"
-        folder.mkdir(exist_ok=True)
-        return folder / finding.file
 
 
 @contextmanager
@@ -178,9 +157,12 @@ def open_campaign(root: Path, wanted: Identity) -> Iterator[CampaignFolder]:
     identity = root / "campaign.json"
     if identity.exists():
         _check_same(identity, wanted)
-    elif root.exists() and (foreign := [path.name for path in root.iterdir() if not _is_ours(path.name)]):
-        found = f"files but no campaign.json ({min(foreign)})"
-        raise InputError(str(root), "", found, "a new or empty folder, or the folder of a campaign")
+    elif names := {path.name for path in root.iterdir()} if root.exists() else set():
+        # A start that was killed before it wrote `campaign.json` may have left a lock and a temporary file.
+        foreign = {name for name in names if name != ".lock" and not name.startswith(TEMPORARY)}
+        if foreign:
+            found = f"files but no campaign.json ({min(foreign)})"
+            raise InputError(str(root), "", found, "a new or empty folder, or the folder of a campaign")
     root.mkdir(parents=True, exist_ok=True)
     with (root / ".lock").open("w") as lock:
         try:
@@ -192,22 +174,13 @@ def open_campaign(root: Path, wanted: Identity) -> Iterator[CampaignFolder]:
         yield CampaignFolder(root)
 
 
-def _is_ours(name: str) -> bool:
-    """Whether a start that was killed before it wrote `campaign.json` may have left the file."""
-    return name == ".lock" or name.startswith(TEMPORARY)
-
-
 def _check_same(path: Path, wanted: Identity) -> None:
     present = _read(path, Identity, "a campaign of isray fuzz")
     for name in Identity.model_fields:
-        found, expected = getattr(present, name), getattr(wanted, name)
-        if found != expected:
-            allowed = f"{_setting(expected)} as in this start, or another --campaign folder"
-            raise InputError(str(path), name, _setting(found), allowed)
-
-
-def _setting(value: object) -> str:
-    return "none" if value is None else shown(value, as_json=True)
+        values = getattr(present, name), getattr(wanted, name)
+        if values[0] != values[1]:
+            found, expected = ("none" if value is None else shown(value, as_json=True) for value in values)
+            raise InputError(str(path), name, found, f"{expected} as in this start, or another --campaign folder")
 
 
 def _read(path: Path, kind: type[_Model], what: str) -> _Model:
@@ -232,14 +205,13 @@ def curve_table(curve: Sequence[CurvePoint]) -> str:
 
 
 def curve_drawing(curve: Sequence[CurvePoint]) -> str:
-    """The curve as SVG."""
     rows = [{"seeds": 0, "what": name, "count": 0} for name in _DRAWN.values()]
     rows += [
         {"seeds": point.seeds, "what": name, "count": getattr(point, field)}
         for point in curve
         for field, name in _DRAWN.items()
     ]
-    colours = alt.Scale(domain=list(_DRAWN.values()), range=list(_COLOURS))
+    colours = alt.Scale(domain=list(_DRAWN.values()), range=_COLOURS)
     chart = alt.Chart(alt.InlineData(rows)).mark_line(interpolate="monotone")
     chart = chart.encode(
         x=alt.X("seeds:Q", title="seeds"),

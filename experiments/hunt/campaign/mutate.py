@@ -27,9 +27,8 @@ from protocol.config import (
 
 MOST_MUTATIONS = 4
 MOST_FAULTS = 400
-"""A plan does not grow beyond so many faults."""
 _RUN = 6
-"""At most so many successive faults are moved, repeated or taken over at once."""
+"""The largest number of successive faults that are moved, repeated or taken over at once."""
 _SHIFTS_MS = (3, 30, 300, 1_000, 3_000)
 _DURATIONS = (0.1, 0.5, 2.0, 4.0)
 _JITTER = 0.25
@@ -51,6 +50,22 @@ class _Material:
     other: Plan
     fresh: Plan
 
+    def run_of(self, faults: Faults) -> tuple[int, int]:
+        """Where some successive faults begin and end."""
+        if not faults:
+            return 0, 0
+        begin = self.rng.randrange(len(faults))
+        return begin, min(len(faults), begin + self.rng.randint(1, _RUN))
+
+    def elsewhere(self, faults: Faults, plan: Plan) -> Faults:
+        """Some successive faults at another time of the plan, with the same times between them."""
+        begin, end = self.run_of(faults)
+        if not faults:
+            return ()
+        chosen = faults[begin:end]
+        shift_ms = self.rng.randint(BEGIN_MS, max(BEGIN_MS, plan.end_ms)) - min(fault.at_ms for fault in chosen)
+        return tuple(_at(fault, fault.at_ms + shift_ms) for fault in chosen)
+
 
 def mutated_plan(seed: int, plan: Plan, other: Plan) -> Plan:
     """The plan of `seed` as a mutation of `plan`, with parts of `other`; both are kept plans."""
@@ -63,26 +78,23 @@ def mutated_plan(seed: int, plan: Plan, other: Plan) -> Plan:
 
 
 def _leave_out(plan: Plan, material: _Material) -> Plan:
-    begin, end = _run(plan.faults, material.rng)
+    begin, end = material.run_of(plan.faults)
     return _with_faults(plan, plan.faults[:begin] + plan.faults[end:])
 
 
 def _move(plan: Plan, material: _Material) -> Plan:
     """Some faults come earlier or later, with the same times between them."""
-    begin, end = _run(plan.faults, material.rng)
+    begin, end = material.run_of(plan.faults)
     shift_ms = material.rng.choice((-1, 1)) * round(material.rng.choice(_SHIFTS_MS) * (0.5 + material.rng.random()))
     moved = tuple(_at(fault, fault.at_ms + shift_ms) for fault in plan.faults[begin:end])
     return _with_faults(plan, plan.faults[:begin] + moved + plan.faults[end:])
 
 
 def _repeat(plan: Plan, material: _Material) -> Plan:
-    """Some faults happen once more."""
-    begin, end = _run(plan.faults, material.rng)
-    return _with_faults(plan, plan.faults + _elsewhere(plan.faults[begin:end], plan, material.rng))
+    return _with_faults(plan, plan.faults + material.elsewhere(plan.faults, plan))
 
 
 def _stretch(plan: Plan, material: _Material) -> Plan:
-    """One fault lasts shorter or longer."""
     if not plan.faults:
         return plan
     index, factor = material.rng.randrange(len(plan.faults)), material.rng.choice(_DURATIONS)
@@ -92,21 +104,14 @@ def _stretch(plan: Plan, material: _Material) -> Plan:
 
 
 def _take_over(plan: Plan, material: _Material) -> Plan:
-    """Some faults of the other plan, where the cluster has the nodes and partitions that they name, and both have
-    controllers of their own or a store.
-    """
+    """Some faults of the other plan, where they fit, and both have controllers of their own or a store."""
     if (material.other.store is None) is not (plan.store is None):
         return plan
-    begin, end = _run(material.other.faults, material.rng)
-    taken = _elsewhere(material.other.faults[begin:end], plan, material.rng)
-    found = _with_faults(plan, plan.faults + taken)
-    return plan if any(dangling_references(found)) else found
+    return _if_complete(_with_faults(plan, plan.faults + material.elsewhere(material.other.faults, plan)), plan)
 
 
 def _reload(plan: Plan, material: _Material) -> Plan:
-    """Another load."""
-    found = plan.model_copy(update={"operations": material.fresh.operations})
-    return plan if any(dangling_references(found)) else found
+    return _if_complete(plan.model_copy(update={"operations": material.fresh.operations}), plan)
 
 
 def _configure(plan: Plan, material: _Material) -> Plan:
@@ -124,20 +129,9 @@ _MUTATIONS: Sequence[Callable[[Plan, _Material], Plan]] = (
 )
 
 
-def _run(faults: Sequence[AnyFault], rng: Random) -> tuple[int, int]:
-    """Where some successive faults begin and end."""
-    if not faults:
-        return 0, 0
-    begin = rng.randrange(len(faults))
-    return begin, min(len(faults), begin + rng.randint(1, _RUN))
-
-
-def _elsewhere(faults: Faults, plan: Plan, rng: Random) -> Faults:
-    """These faults at another time of the plan, with the same times between them."""
-    if not faults:
-        return ()
-    shift_ms = rng.randint(BEGIN_MS, max(BEGIN_MS, plan.end_ms)) - min(fault.at_ms for fault in faults)
-    return tuple(_at(fault, fault.at_ms + shift_ms) for fault in faults)
+def _if_complete(changed: Plan, plan: Plan) -> Plan:
+    """The changed plan if the cluster has all nodes and partitions that it names, else the plan."""
+    return plan if any(dangling_references(changed)) else changed
 
 
 def _at(fault: AnyFault, at_ms: int) -> AnyFault:

@@ -1,8 +1,7 @@
 """Runs a campaign: rounds of seeds over workers, with a barrier after each, in a folder from which it goes on.
 
-The driver decides (`rounds.py`), stores (`folder.py`) and counts; workers run plans, and shrink what violates an
-invariant. A seed is finished when its result is in the folder. Stopping at any moment, by an interrupt, a limit of time
-or SIGKILL, loses only what workers had not returned; the next start runs those seeds again, with the same plans.
+A seed is finished when its result is in the folder. Stopping at any moment, by an interrupt, a limit of time or
+SIGKILL, loses only what workers had not returned; the next start runs those seeds again, with the same plans.
 """
 
 from __future__ import annotations
@@ -10,11 +9,10 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 
-from experiments.hunt.campaign.findings import Finding, add_finding
 from experiments.hunt.campaign.folder import (
     ROUND,
     CampaignFolder,
@@ -28,15 +26,15 @@ from experiments.hunt.campaign.folder import (
     open_campaign,
 )
 from experiments.hunt.campaign.mutate import mutated_plan
-from experiments.hunt.campaign.rounds import Corpus, Origin
+from experiments.hunt.campaign.rounds import Corpus, Finding, Origin, add_finding
 from experiments.hunt.fuzz import coverage
 from experiments.hunt.fuzz.plan import Plan, save
 from experiments.hunt.fuzz.swarm import draw
 from experiments.hunt.mutants.registry import mutated
 from experiments.hunt.seeds import (
-    SEEDS_PER_TASK,
     Hunt,
     SeedResult,
+    SeedsResult,
     check_can_hold_files,
     counts_read,
     counts_written,
@@ -74,24 +72,19 @@ class Campaign(Hunt):
 
 
 @dataclass(slots=True)
-class CampaignResult:
+class CampaignResult(SeedsResult):
     """A campaign so far, over all its starts. `started_with` are the seeds that were finished before this start, with
     their events; `ran_s` is how long this start has run, `seconds` how long all of them have.
     """
 
     folder: Path
-    rounds: int = 0
-    seeds: int = 0
-    events: int = 0
-    seconds: float = 0.0
-    started_with: tuple[int, int] = (0, 0)
-    ran_s: float = 0.0
-    interrupted: bool = False
-    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    features: int = 0
-    kept: int = 0
-    findings: list[Finding] = field(default_factory=list)
-    curve: tuple[CurvePoint, ...] = ()
+    rounds: int
+    started_with: tuple[int, int]
+    ran_s: float
+    features: int
+    kept: int
+    findings: list[Finding]
+    curve: tuple[CurvePoint, ...]
 
     @property
     def rates(self) -> tuple[float, float]:
@@ -104,19 +97,15 @@ class CampaignResult:
         return self.folder / "findings" / finding.file
 
     def document(self) -> dict[str, object]:
-        """The JSON document: that of a hunt (`HuntResult.document`), and the campaign."""
+        """The JSON document: that of a hunt, and the campaign."""
         plans, events = self.rates
+        violations = [
+            violation_document(finding.seed, finding.violation, self.path(finding))
+            | {"shape": finding.shape, "count": finding.count}
+            for finding in self.findings
+        ]
         return {
-            "seeds": self.seeds,
-            "events": self.events,
-            "seconds": round(self.seconds, 3),
-            "events_per_second": round(events),
-            "violations": [
-                violation_document(finding.seed, finding.violation, self.path(finding))
-                | {"shape": finding.shape, "count": finding.count}
-                for finding in self.findings
-            ],
-            "coverage": coverage.document(self.counts),
+            **self.hunt_document(events, violations),
             "campaign": {
                 "folder": str(self.folder),
                 "rounds": self.rounds,
@@ -165,9 +154,7 @@ def _run_slots(slots: Sequence[_Slot], generation: Generation | None, mutant: st
 
 
 class _Driver:
-    """The state of a campaign while it runs: `_state` is that of the complete rounds, `_round` has the finished seeds
-    of the round under way.
-    """
+    """A campaign while it runs: `_state` of the complete rounds, `_round` the finished seeds of the present one."""
 
     def __init__(self, spec: Campaign, files: CampaignFolder, progress: Callable[[CampaignResult], None]) -> None:
         self._spec, self._files, self._progress = spec, files, progress
@@ -180,15 +167,11 @@ class _Driver:
         self._round = {line.seed: line for line in lines}
         self._before_s = max([self._state.seconds, *(line.at_s for line in lines)])
         self._findings = dict(self._state.findings)
-        for line in lines:
-            self._add_finding(line)
         self._counts = counts_read(self._state.counts)
         for line in lines:
-            self._counts.update(counts_read(line.counts))
+            self._count(line)
         self._started_with = self._finished, self._events
         self.interrupted = False
-
-    # -- running -------------------------------------------------------------------------------------------------------
 
     def run(self, spread: Spread) -> None:
         """Runs rounds until all seeds are finished, or the time is over."""
@@ -210,36 +193,26 @@ class _Driver:
             for origin in self._corpus.origins(self._seeds_of_round())
             if origin.seed not in self._round and origin.seed in self._spec.seeds
         ]
-        size = SEEDS_PER_TASK if self._spec.jobs != 1 else 1
-        parts = [slots[begin : begin + size] for begin in range(0, len(slots), size)]
         task = partial(_run_slots, generation=self._spec.generation, mutant=self._spec.mutant)
-        for results in spread(task, parts, self._is_over):
+        for results in spread(task, self._spec.tasks(slots), self._spec.limit_from(self._began_s)):
             for result in results:
-                self._take(result)
-
-    def _is_over(self) -> bool:
-        minutes = self._spec.minutes
-        return minutes is not None and time.monotonic() >= self._began_s + minutes * 60
+                line = Line(at_s=self._seconds, **dict(result))
+                self._files.append(line)
+                self._round[line.seed] = line
+                self._count(line)
+                self._progress(self.result())
 
     def _slot(self, origin: Origin) -> _Slot:
         return origin.seed, tuple(self._kept(seed) for seed in (origin.parent, origin.other) if seed is not None)
 
-    def _take(self, result: SeedResult) -> None:
-        line = Line(at_s=self._seconds, **dict(result))
-        self._files.append(line)
-        self._round[line.seed] = line
-        self._counts.update(counts_read(result.counts))
-        self._add_finding(line)
-        self._progress(self.result())
-
-    def _add_finding(self, line: Line) -> None:
+    def _count(self, line: Line) -> None:
+        self._counts.update(counts_read(line.counts))
         if line.file is not None:
             finding = add_finding(self._findings, line.seed, line.file)
-            path = self._files.finding_path(finding)
+            path = self._files.root / "findings" / finding.file
+            path.parent.mkdir(exist_ok=True)
             if finding.seed == line.seed or not path.exists():
                 save(line.file, path)
-
-    # -- the end of a round --------------------------------------------------------------------------------------------
 
     def _close_round(self) -> None:
         """Takes over what the round has reached, in the order of its seeds, and stores it."""
@@ -247,41 +220,34 @@ class _Driver:
             line = self._round[origin.seed]
             if self._corpus.take(line.seed, line.features, is_clean=line.file is None):
                 self._files.keep(_plan(self._slot(origin), self._spec.generation), line.trace_hash)
-        finished = self._finished
-        self._state = State(
-            rounds=self._state.rounds + 1,
+        reachable = coverage.known().keys() - {coverage.MET}
+        point = CurvePoint(
+            round=self._state.rounds + 1,
+            seeds=self._finished,
             events=self._events,
             seconds=round(self._seconds, 3),
+            features=len(self._corpus.hits),
+            behaviours=sum(bool(count) and group in reachable for (group, _), count in self._counts.items()),
+            kept=len(self._corpus.kept),
+            findings=len(self._findings),
+        )
+        self._state = State(
+            rounds=point.round,
+            events=point.events,
+            seconds=point.seconds,
             counts=counts_written(self._counts),
             hits=dict(self._corpus.hits),
             kept={str(seed): new for seed, new in self._corpus.kept.items()},
             findings=self._findings,
-            curve=(*self._state.curve, self._point(finished)),
+            curve=(*self._state.curve, point),
         )
         self._files.write_state(self._state)
         write_text(self._files.root / "curve.csv", curve_table(self._state.curve))
         self._round = {}
 
-    def _point(self, finished: int) -> CurvePoint:
-        reachable = coverage.known().keys() - {coverage.MET}
-        behaviours = sum(bool(count) and group in reachable for (group, _), count in self._counts.items())
-        return CurvePoint(
-            round=self._state.rounds + 1,
-            seeds=finished,
-            events=self._events,
-            seconds=round(self._seconds, 3),
-            features=len(self._corpus.hits),
-            behaviours=behaviours,
-            kept=len(self._corpus.kept),
-            findings=len(self._findings),
-        )
-
     def draw_curve(self) -> None:
-        """Draws the chart of the complete rounds."""
         if self._state.curve:
             write_text(self._files.root / "curve.svg", curve_drawing(self._state.curve))
-
-    # -- the result ----------------------------------------------------------------------------------------------------
 
     @property
     def _finished(self) -> int:

@@ -1,21 +1,24 @@
 """Checks the invariants of `experiments/check` on the numbered states of a search.
 
 The suite that every simulation runs receives the trace events of a step; then every invariant is checked on all
-partitions. What the suite has accumulated belongs to the state (`suite_states.py`): two states that differ in it are
-two states.
-
-A step is checked in parts: what the suite makes of a crash, of the trace events of each node, and of the state. The
-last of these has parts again, one for each broker and kind of invariant. The result of a part depends on the suite
-state, or only on its ground truth, and on what the part reads of the nodes (`views.py`). It is computed once for all
-steps that agree in these. An invariant of no kind below is checked for every broker, and reads everything.
+partitions. A step is checked in parts: what the suite makes of a crash, of the trace events of each node, and of the
+state, the last of these for each broker and kind of invariant. The result of a part depends on the suite state
+(`SuiteStates`), or only on its ground truth, and on what the part reads of the nodes (`views.py`). It is computed
+once for all steps that agree in these. An invariant of no kind below is checked for every broker, and reads everything.
 
 One more property is checked here, since no client takes part in a search: what a leader acknowledges with acks=all is
 below its high watermark (E5).
+
+What the suite accumulates, such as what was committed and who led in which epoch, belongs to the state, as auxiliary
+variables do in a TLA+ model. A suite state has two halves with numbers of their own: the ground truth, which the checks
+of states read, and the rest, which only observers of trace events read. What the suite keeps only to spare work, or can
+see in the state before the step, is not part of it (`NOT_STATE` of the invariants).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 
 from experiments.check.invariants import Invariant
 from experiments.check.invariants_broker import (
@@ -32,6 +35,8 @@ from experiments.check.invariants_log import (
     LogMatching,
     NoCommittedRecordLostGlobally,
 )
+from experiments.check.invariants_metrics import CountersMatchTheirDefinitions
+from experiments.check.invariants_recovery import RecoveryLeavesNothingReachable
 from experiments.check.invariants_replicas import (
     FetchSessionsAgree,
     LeadersCountWhatFollowersHold,
@@ -40,13 +45,153 @@ from experiments.check.invariants_replicas import (
     ProducerEpochsRise,
 )
 from experiments.check.suite import InvariantSuite
+from experiments.check.truth import GroundTruth
 from experiments.engines.port import ClusterSpec, Loss
+from experiments.engines.sim.cluster import SimCluster
 from experiments.hunt.explore import views
-from experiments.hunt.explore.machines import AnyNode, Local, Machines, Outcome
-from experiments.hunt.explore.suite_states import Stage, SuiteState, SuiteStates, Truth
+from experiments.hunt.explore.copies import copy_of
+from experiments.hunt.explore.machines import DeadBroker, Local, Machines, Outcome
+from experiments.hunt.explore.values import Keys, not_state
 from experiments.hunt.explore.views import Views
 from protocol.ids import FIRST_CONTROLLER, NO_OFFSET, NodeId, TimeMs, is_broker
 from protocol.nodes.base_broker import BaseBroker
+from protocol.nodes.recovery_manager import RecoveryManagerNode
+from protocol.v3.store.node import StoreNode
+
+SuiteState = int
+Truth = int
+
+_NOT_CHECKED = (CountersMatchTheirDefinitions, RecoveryLeavesNothingReachable)
+"""What needs more than states have: counters, which differ between equal states, and the time that passes."""
+_CHANGED: SuiteState = -1
+"""No suite state: the suite has observed more events since."""
+
+
+class _WithoutClients(ClusterSpec):
+    """A cluster without clients: no invariant needs to be checked after an event of a client."""
+
+    @property
+    def client_ids(self) -> tuple[NodeId, ...]:
+        return ()
+
+
+class Stage(SimCluster):
+    """A cluster that shows the nodes of a state and never runs."""
+
+    def __init__(self, spec: ClusterSpec) -> None:
+        super().__init__(_WithoutClients(spec.brokers, spec.controllers, spec.config, spec.seed), keep_traces=False)
+        self.after_crash: Callable[[], None] | None = None
+
+    def show(self, locals_: Sequence[Local], machines: Machines) -> None:
+        """Fills the cluster with nodes in these states: the controller or the store, then the brokers."""
+        self.nodes.clear()
+        for local in locals_:
+            found = machines.nodes[local]
+            if isinstance(found, DeadBroker):
+                self.disks[found.broker] = found.disk
+            else:
+                self.nodes[found.node_id] = found
+                if not isinstance(found, StoreNode | RecoveryManagerNode):
+                    self.disks[found.node_id] = found.storage  # type: ignore[assignment]
+
+    def incarnation_of(self, node: NodeId) -> int:
+        """A broker's epoch identifies its incarnation."""
+        found = self.nodes.get(node)
+        return found.context.broker_epoch if isinstance(found, BaseBroker) else -1
+
+    def crash(self, node: NodeId, loss: Loss) -> int:
+        """Shows the state after the crash; the suite itself compares the disks before and after."""
+        assert self.after_crash is not None
+        self.after_crash()
+        return 0
+
+
+class _Half:
+    """The values of some attributes of the suite's parts, each combination of values once."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+        self._numbers: dict[object, int] = {}
+        self.snapshots: list[list[object]] = []
+
+    def number(self, data: list[object], likely: int) -> int:
+        """The number of the values; most steps leave them as they were, in `likely`."""
+        if likely >= 0 and data == self.snapshots[likely]:
+            return likely
+        number = self._numbers.setdefault(self._keys.key(data), len(self.snapshots))
+        if number == len(self.snapshots):
+            self.snapshots.append(copy_of(data))
+        return number
+
+
+class SuiteStates:
+    """The suite on its stage, and its states so far. `first` is the state of a suite that has observed nothing."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._keys = Keys(unordered=True)
+        self._truths, self._rests = _Half(self._keys), _Half(self._keys)
+        self._halves: list[tuple[Truth, int]] = []
+        self._numbers: dict[tuple[Truth, int], SuiteState] = {}
+        self._attach()
+        self.first = self._present = self._intern(_CHANGED)
+
+    def _attach(self) -> None:
+        self._stage.trace_observers.clear()
+        self.suite = suite = InvariantSuite(self._stage, without=_NOT_CHECKED)
+        data = [(part, name) for part in suite.parts for name in vars(part) if not _is_reference(name, part)]
+        self._spared = [(part, name) for part, name in data if name in not_state(type(part))]
+        self._of_truth = [(part, name) for part, name in data if part is suite.truth]
+        self._of_rest = [found for found in data if found not in (*self._spared, *self._of_truth)]
+        self._present = _CHANGED
+
+    def truth_of(self, suite_state: SuiteState) -> Truth:
+        return self._halves[suite_state][0]
+
+    def with_truth(self, suite_state: SuiteState, truth: Truth) -> SuiteState:
+        former, rest = self._halves[suite_state]
+        return suite_state if truth == former else self._number(truth, rest)
+
+    def restored(self, suite_state: SuiteState) -> InvariantSuite:
+        """The suite in that state; `verdict` must follow."""
+        if self._present != suite_state:
+            truth, rest = self._halves[suite_state]
+            values = copy_of(self._truths.snapshots[truth]) + copy_of(self._rests.snapshots[rest])
+            for (part, name), value in zip(self._of_truth + self._of_rest, values, strict=True):
+                vars(part)[name] = value
+        self._present = _CHANGED
+        return self.suite
+
+    def verdict(self, suite_state: SuiteState) -> tuple[SuiteState, str]:
+        """The state that the suite is in now, and the violation that it has found in `suite_state`."""
+        if self.suite.violations:
+            violation = self.suite.violations[0]
+            self._attach()
+            return suite_state, f"{violation.invariant}: {violation.detail}"
+        self._present = self._intern(suite_state)
+        return self._present, ""
+
+    def _intern(self, likely: SuiteState) -> SuiteState:
+        self.suite.take_touched()
+        for part, name in self._spared:
+            vars(part)[name].clear()
+        truth, rest = (-1, -1) if likely == _CHANGED else self._halves[likely]
+        truth = self._truths.number([vars(part)[name] for part, name in self._of_truth], truth)
+        rest = self._rests.number([vars(part)[name] for part, name in self._of_rest], rest)
+        return self._number(truth, rest)
+
+    def _number(self, truth: Truth, rest: int) -> SuiteState:
+        number = self._numbers.setdefault((truth, rest), len(self._halves))
+        if number == len(self._halves):
+            self._halves.append((truth, rest))
+        return number
+
+
+def _is_reference(name: str, part: object) -> bool:
+    """Whether an attribute never changes. The last image does not, as there always is a controller."""
+    value = vars(part)[name]
+    return name == "last_image" or isinstance(value, Stage | GroundTruth) or callable(value)
+
 
 _Kinds = frozenset[type[Invariant]]
 _Nodes = tuple[Local, ...]
@@ -67,15 +212,10 @@ _OF_BROKER: _Kinds = frozenset(
     }
 )
 """These read one broker, and of the controller which partitions there are and who leads them."""
-_OF_COPIES: _Kinds = frozenset({MetadataLogMatching})
-"""It compares copies of the metadata."""
-_OF_PAIRS: _Kinds = frozenset({LeadersCountWhatFollowersHold})
-"""It compares what leaders believe of followers with these."""
-_OF_SESSIONS: _Kinds = frozenset({FetchSessionsAgree})
-"""It compares the two sides of fetch sessions."""
+_COMPARING: _Kinds = frozenset({MetadataLogMatching, LeadersCountWhatFollowersHold, FetchSessionsAgree})
+"""These compare nodes: copies of the metadata, what leaders believe of followers, the two sides of fetch sessions."""
 _OF_CLUSTER: _Kinds = frozenset({LeaderCandidateCompleteness, NoCommittedRecordLostGlobally, ReplicationQuorumSuperset})
 """These come to the same after an event of any node: they are checked once, with those of the controller."""
-_BY_KIND: _Kinds = _OF_BROKER | _OF_COPIES | _OF_PAIRS | _OF_SESSIONS | _OF_CLUSTER
 
 
 class StepChecker:
@@ -96,8 +236,9 @@ class StepChecker:
         self._views = _NodeViews(machines)
         found = {type(invariant) for invariant in self.states.suite.invariants}
         kinds = [kind for kind in found if kind.check is not Invariant.check]
-        self._of_controller: _Kinds = frozenset(kind for kind in kinds if kind.AFTER_CONTROLLERS) - _OF_COPIES
-        self._of_no_kind: _Kinds = frozenset(kind for kind in kinds if kind.AFTER_BROKERS) - _BY_KIND
+        self._of_controller: _Kinds = frozenset(kind for kind in kinds if kind.AFTER_CONTROLLERS) - _COMPARING
+        of_brokers: _Kinds = frozenset(kind for kind in kinds if kind.AFTER_BROKERS)
+        self._of_no_kind = of_brokers - _OF_BROKER - _COMPARING - _OF_CLUSTER
 
     def check(
         self,
@@ -108,9 +249,7 @@ class StepChecker:
         crash: tuple[NodeId, Loss] | None = None,
         now_ms: TimeMs = 0,
     ) -> _Verdict:
-        """The suite state after a step at `now_ms` from `before` to `after`, and the violation as `Invariant: detail`,
-        empty if there is none.
-        """
+        """The suite state after a step at `now_ms`, and the violation as `Invariant: detail`, empty without one."""
         self._stage.now_ms = now_ms
         wrong = _acknowledged_too_early(outcomes, self._machines)
         if crash is not None and not wrong:
@@ -124,22 +263,19 @@ class StepChecker:
             return self._checked_entirely(suite_state, before, after)
         marks, by_itself, compared = self._lowered(before, after), self._views.by_itself, self._views.compared
         key = (self.states.truth_of(suite_state), marks, tuple([by_itself[local] for local in after]))
-        found = self._whole.get(key)
-        if found is None:
-            found = self._whole[key] = self._checked_by_parts(suite_state, dict(marks), after)
-        truth, wrong = found
+        if key not in self._whole:
+            self._whole[key] = self._checked_by_parts(suite_state, dict(marks), after)
+        truth, wrong = self._whole[key]
         if not wrong:
             others = tuple([compared[local] for local in after])
-            disagreement = self._disagreements.get(others)
-            if disagreement is None:
-                disagreement = self._disagreements[others] = self._disagreement(after)
-            wrong = disagreement
+            if others not in self._disagreements:
+                self._disagreements[others] = self._disagreement(after)
+            wrong = self._disagreements[others]
         return self.states.with_truth(suite_state, truth), wrong
 
     def _after_crash(
         self, suite_state: SuiteState, before: _Nodes, after: _Nodes, crash: tuple[NodeId, Loss]
     ) -> _Verdict:
-        """The suite state after the suite has observed the crash."""
         place, disk = 1 + crash[0], self._views.disk
         key: tuple[object, ...] = (suite_state, crash, before[place], after)
         if not self._reads_everything:
@@ -167,13 +303,10 @@ class StepChecker:
             stage = self._stage
             self.states.restored(suite_state)
             stage.show(after, self._machines)
-            for trace in outcome.traces:
-                for observer in stage.trace_observers:
-                    observer(stage.now_ms, node, trace)
+            for trace, observer in product(outcome.traces, stage.trace_observers):
+                observer(stage.now_ms, node, trace)
             self._known[key] = self.states.verdict(suite_state)
         return self._known[key]
-
-    # -- the state after a step ----------------------------------------------------------------------------------------
 
     def _lowered(self, before: _Nodes, after: _Nodes) -> tuple[tuple[NodeId, Local], ...]:
         """The brokers whose high watermark has changed, with the state before."""
@@ -182,7 +315,6 @@ class StepChecker:
         return tuple([(node, was) for node, was in changed if marks[was] != marks[after[1 + node]]])
 
     def _checked_entirely(self, suite_state: SuiteState, before: _Nodes, after: _Nodes) -> _Verdict:
-        """The verdict where everything is checked for every node."""
         marks = self._lowered(before, after)
         key = (suite_state, marks, after)
         if key not in self._known:
@@ -204,14 +336,15 @@ class StepChecker:
         cluster = (of.committed[after[0]], *[of.ends[local] for local in brokers])
         truth, wrong = self._part(suite_state, after, FIRST_CONTROLLER, self._of_controller, cluster)
         for node in self._broker_ids:
+            if wrong:
+                return truth, wrong
             was = marks.get(node)
             reads = (of.itself[after[1 + node]], of.leaders[after[0]], -1 if was is None else of.high_watermark[was])
-            if not wrong:
-                truth, wrong = self._part(suite_state, after, node, _OF_BROKER, reads, was)
-                suite_state = self.states.with_truth(suite_state, truth)
-        if not wrong:
-            truth, wrong = self._part(suite_state, after, FIRST_CONTROLLER, self._of_controller, cluster)
-        return truth, wrong
+            truth, wrong = self._part(suite_state, after, node, _OF_BROKER, reads, was)
+            suite_state = self.states.with_truth(suite_state, truth)
+        return (
+            (truth, wrong) if wrong else self._part(suite_state, after, FIRST_CONTROLLER, self._of_controller, cluster)
+        )
 
     def _disagreement(self, after: _Nodes) -> str:
         """How nodes disagree with each other; that depends on no suite state."""
@@ -270,9 +403,7 @@ class StepChecker:
 
 
 class _NodeViews:
-    """What checks read of nodes; `by_itself` is all that those read which read the ground truth, and `compared` all
-    that those read which compare nodes with each other.
-    """
+    """What checks read of nodes; `by_itself` with the ground truth, `compared` to compare nodes with each other."""
 
     def __init__(self, machines: Machines) -> None:
         self.committed = Views(machines, views.committed)
@@ -285,24 +416,16 @@ class _NodeViews:
         self.sessions = Views(machines, views.sessions)
         self.high_watermark = Views(machines, views.high_watermark)
         self.disk = Views(machines, views.disk)
-        self.by_itself = _together(machines, views.committed, views.itself, views.ends)
-        self.compared = _together(machines, views.leaders, views.replayed, views.counted, views.sessions)
-
-
-def _together(machines: Machines, *parts: Callable[[AnyNode], object]) -> Views:
-    return Views(machines, lambda node: tuple([part(node) for part in parts]))
+        self.by_itself = Views(machines, views.committed, views.itself, views.ends)
+        self.compared = Views(machines, views.leaders, views.replayed, views.counted, views.sessions)
 
 
 def _acknowledged_too_early(outcomes: Sequence[tuple[NodeId, Outcome]], machines: Machines) -> str:
     for node, outcome in outcomes:
-        if outcome.acknowledged == NO_OFFSET:
-            continue
-        found = machines.nodes[outcome.local]
-        if isinstance(found, BaseBroker):
-            [replica] = found.context.replicas.values()
-            if outcome.acknowledged >= replica.log.high_watermark:
-                return (
-                    f"AcknowledgedIsCommitted: broker {node} acknowledges the record at {outcome.acknowledged}, "
-                    f"its high watermark is {replica.log.high_watermark}"
-                )
+        found, end = machines.nodes[outcome.local], outcome.acknowledged
+        if end != NO_OFFSET and isinstance(found, BaseBroker):
+            [mark] = [replica.log.high_watermark for replica in found.context.replicas.values()]
+            if end >= mark:
+                acknowledged = f"broker {node} acknowledges the record at {end}"
+                return f"AcknowledgedIsCommitted: {acknowledged}, its high watermark is {mark}"
     return ""

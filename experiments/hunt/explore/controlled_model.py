@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
-from itertools import chain, combinations
+from itertools import combinations
 
 from experiments.faults.schema import Bounds
 from experiments.hunt.explore.machines import AnyNode, Local, Outcome, message_of
@@ -58,8 +58,6 @@ class ControlledModel(Model):
     def _place(self, node: NodeId) -> int:
         return 1 + len(self._brokers) if node == RECOVERY_MANAGER else super()._place(node)
 
-    # -- messages ------------------------------------------------------------------------------------------------------
-
     def _take(self, step: Step, node: NodeId, outcome: Outcome, exchange: type | None = None) -> None:
         super()._take(step, node, outcome, exchange)
         for receiver, number in outcome.sends if self._has_manager else ():
@@ -82,35 +80,28 @@ class ControlledModel(Model):
         self._receive(step, link[1], link[0], -message)
         yield from self._some(state, (step, ("deliver", *link, -message)))
 
-    # -- actions -------------------------------------------------------------------------------------------------------
-
     def _environment(self, state: State) -> Iterator[Successor]:
         yield from super()._environment(state)
         if state[self._first_bound + FAILOVERS]:
-            for lost in self._losses(state):
-                yield from self._some(state, self._fail_over(state, lost))
+            to_controller = [number for number, link in enumerate(self.links) if link[1] == CONTROLLER]
+            waiting = [number for number in to_controller if state[self._nodes + number]]
+            for count in range(len(waiting) + 1):
+                for lost in combinations(waiting, count):
+                    yield from self._some(state, self._fail_over(state, lost))
         if self._has_manager:
             if any(self._query_may_help(state, broker) for broker in self._brokers):
                 yield from self._some(state, self._wake(state, REQUEST_TIMEOUT_MS))
             if state[self._first_bound + RECOVERIES]:
                 yield from self._some(state, self._deadline(state))
 
-    def _losses(self, state: State) -> Iterator[tuple[int, ...]]:
-        """Every choice of the queues to the controller that are lost, of those in which anything waits."""
-        waiting = [
-            number for number, link in enumerate(self.links) if link[1] == CONTROLLER and state[self._nodes + number]
-        ]
-        yield from chain.from_iterable(combinations(waiting, count) for count in range(len(waiting) + 1))
-
     def _fail_over(self, state: State, lost: tuple[int, ...]) -> tuple[Step, Action]:
+        """A failover that loses what waits in these queues to the controller."""
         step = self._open(state, FAILOVERS)
         for number in lost:
             step.parts[self._nodes + number] = 0
             step.parts[self._first_bound + RETRIES] += is_broker(self.links[number][0])
         self._take(step, CONTROLLER, self.machines.take_over(step.parts[0]))
         return step, ("fail over", CONTROLLER, *[self.links[number][0] for number in lost])
-
-    # -- recoveries ----------------------------------------------------------------------------------------------------
 
     def _wake(self, state: State, now_ms: TimeMs) -> tuple[Step, Action]:
         step = self._open(state)

@@ -41,9 +41,8 @@ def _copy(thing: Any, made: dict[int, Any]) -> Any:
 
 
 def _copier_of(kind: type) -> _Copier:
-    """How objects of that type are copied."""
     if issubclass(kind, _SHARED) or kind in VALUE_TYPES:
-        return _same
+        return lambda thing, made: thing
     for base, copier in _CONTAINERS.items():
         if issubclass(kind, base):
             return copier
@@ -73,10 +72,6 @@ def _object_copier(kind: type) -> _Copier:
     return copy_object
 
 
-def _same(thing: Any, made: dict[int, Any]) -> Any:
-    return thing
-
-
 def _copy_tuple(things: Any, made: dict[int, Any]) -> Any:
     parts = [_copy(thing, made) for thing in things]
     if all(part is thing for part, thing in zip(parts, things, strict=True)):
@@ -102,17 +97,6 @@ def _copy_dict(things: Any, made: dict[int, Any]) -> Any:
     return found
 
 
-def _copy_set(things: Any, made: dict[int, Any]) -> Any:
-    found = made.get(id(things))
-    if found is None:
-        found = made[id(things)] = type(things)(things)
-    return found
-
-
-def _copy_method(method: MethodType, made: dict[int, Any]) -> MethodType:
-    return MethodType(method.__func__, _copy(method.__self__, made))
-
-
 def _copy_partial(thing: Any, made: dict[int, Any]) -> Any:
     return partial(_copy(thing.func, made), *_copy(thing.args, made), **_copy(thing.keywords, made))
 
@@ -123,8 +107,8 @@ _CONTAINERS: dict[type, _Copier] = {
     list: _copy_items,
     deque: _copy_items,
     dict: _copy_dict,
-    set: _copy_set,
-    MethodType: _copy_method,
+    set: lambda things, made: made.setdefault(id(things), type(things)(things)),
+    MethodType: lambda method, made: MethodType(method.__func__, _copy(method.__self__, made)),
     partial: _copy_partial,
 }
 _COPIERS: dict[type, _Copier] = {}

@@ -1,12 +1,9 @@
 """Nodes as state machines: their states have numbers, and each step is computed once by the node code and cached.
 
-A node is deterministic, so its next state depends on its state and its input alone. The step of a node in state 17 on
-message 5 is therefore computed once, however many states of the cluster contain it; in a search many thousands do. A
-state of the cluster is then a few numbers, and a step of it a few lookups. The node code runs, unchanged, on a copy of
-the node.
-
-A broker of `v3` in the middle of a procedure cannot be copied (`copies.py`), since procedures are generators: its copy
-is made from that of its last state without one, by the inputs since.
+A node is deterministic, so the step of a node in state 17 on message 5 is computed once, however many states of the
+cluster contain it. A state of the cluster is then a few numbers, and a step of it a few lookups. The node code runs,
+unchanged, on a copy of the node. A broker of `v3` in the middle of a procedure, which is a generator, cannot be copied
+(`copies.py`): its copy is made from that of its last state without one, by the inputs since.
 
 Time. The time passed to nodes is 0 with every message and `replica.lag.time.max.ms` with every timer: a follower may
 lag at any moment, and no time gets into the state. `model.py` decides which timers fire, and when.
@@ -108,8 +105,6 @@ class Machines:
         self.fetched = cache(self._fetched)
         self.fenced_epoch = cache(self._fenced_epoch)
 
-    # -- states --------------------------------------------------------------------------------------------------------
-
     def intern(self, node: AnyNode) -> Local:
         """The number of the node's state; the node must not be changed any more."""
         key = self._keys.key(node)
@@ -119,15 +114,12 @@ class Machines:
             self.nodes.append(node)
         return local
 
-    # -- what the model asks of a controller's state -------------------------------------------------------------------
-
     def _controller(self, local: Local) -> ControllerNode:
         node = self.nodes[local]
         assert isinstance(node, ControllerNode)
         return node
 
     def _batch_ends(self, controller: Local) -> tuple[Offset, ...]:
-        """Where the batches of the metadata log end."""
         log = self._controller(controller).storage.open_log(METADATA_LOG)
         return tuple(batch.next_offset for batch in log.read(0, _MAX_BYTES))
 
@@ -136,14 +128,15 @@ class Machines:
         node = self._controller(controller)
         log = node.storage.open_log(METADATA_LOG)
         batches = [batch for batch in log.read(offset, _MAX_BYTES) if offset <= batch.base_offset < end]
-        message = QuorumFetchResponse(
-            correlation_id=fetch_id,
-            leader_id=FIRST_CONTROLLER,
-            leader_epoch=node.replica.epoch,
-            high_watermark=end,
-            batches=tuple(batches),
+        return VALUES.number(
+            QuorumFetchResponse(
+                correlation_id=fetch_id,
+                leader_id=FIRST_CONTROLLER,
+                leader_epoch=node.replica.epoch,
+                high_watermark=end,
+                batches=tuple(batches),
+            )
         )
-        return VALUES.number(message)
 
     def _fenced_epoch(self, controller: Local, broker: NodeId) -> Epoch | None:
         """The broker's epoch if it is registered and fenced, -1 if it is unfenced, None if it is not registered."""
@@ -151,8 +144,6 @@ class Machines:
         if registration is None:
             return None
         return registration.broker_epoch if registration.fenced else NO_EPOCH
-
-    # -- new nodes and copies ------------------------------------------------------------------------------------------
 
     def new_controller(self) -> ControllerNode:
         spec, controller = self._spec, FIRST_CONTROLLER
@@ -163,22 +154,18 @@ class Machines:
 
     def _copy(self, local: Local) -> AnyNode:
         inputs: list[_Key] = []
-        while _is_suspended(self.nodes[local]):
+        while isinstance(node := self.nodes[local], V3BrokerNode) and node.is_suspended:
             inputs.append(self._origins[local])
             local = inputs[-1][0]
-        node: AnyNode = copy_of(self.nodes[local])
+        copied: AnyNode = copy_of(node)
         for key in reversed(inputs):
-            self._act(node, key)
-        return node
-
-    # -- steps ---------------------------------------------------------------------------------------------------------
+            self._act(copied, key)
+        return copied
 
     def receive(self, local: Local, sender: NodeId, message: int) -> Outcome:
-        """A running node gets a message, by its number."""
         return self._step((local, sender, message))
 
     def fire(self, local: Local, name: str) -> Outcome:
-        """A timer of a running node is due."""
         return self._step((local, name))
 
     def start(self, local: Local, incarnation: int) -> Outcome:
@@ -196,7 +183,6 @@ class Machines:
         return self._remember(key, node, node.start(0))
 
     def wake(self, local: Local, now_ms: TimeMs) -> Outcome:
-        """The recovery manager wakes at that time."""
         return self._step((local, WAKE_TIMER, now_ms))
 
     def take_over(self, local: Local) -> Outcome:
@@ -262,17 +248,9 @@ class Machines:
 
 
 def _acknowledged(sends: Sequence[tuple[NodeId, int]]) -> Offset:
-    messages = (message_of(number) for receiver, number in sends if is_client(receiver))
-    offsets = (
-        message.base_offset
-        for message in messages
-        if isinstance(message, ProduceResponse) and message.error is ErrorCode.NONE
-    )
-    return max(offsets, default=NO_OFFSET)
-
-
-def _is_suspended(node: AnyNode) -> bool:
-    return isinstance(node, V3BrokerNode) and node.is_suspended
+    answers = (message_of(number) for receiver, number in sends if is_client(receiver))
+    produced = (answer for answer in answers if isinstance(answer, ProduceResponse))
+    return max((answer.base_offset for answer in produced if answer.error is ErrorCode.NONE), default=NO_OFFSET)
 
 
 def _dead(node: BaseBroker, disk: SimStorage) -> DeadBroker:
@@ -291,7 +269,6 @@ def _disk(broker: BaseBroker) -> SimStorage:
 
 
 def message_of(number: int) -> Message:
-    """The message of that number."""
     message = VALUES.value(number)
     assert isinstance(message, Message)
     return message

@@ -1,9 +1,7 @@
-"""The cluster as a transition system: its states, and the actions that lead from one to the next.
+"""The cluster as a transition system: its states (`states.py`), and the actions that lead from one to the next.
 
-A state is a tuple of numbers: the states of the controller and of the brokers (`machines.py`), the contents of the
-channels between them, what is left of each bound, how many records were produced, and the state of the invariant suite
-(`checker.py`). Every action is an input to one node, or a short exchange between two that nothing can come between.
-What is abstracted, and why no violation is missed by that, is explained in docs/explore.md.
+Every action is an input to one node, or a short exchange between two that nothing can come between. What is abstracted,
+and why no violation is missed by that, is explained in docs/explore.md.
 
 - A channel is a queue per pair of nodes and direction; its first message may arrive at any time. A crash loses what was
   on its way to the broker, and not what it has sent.
@@ -18,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import chain
 from typing import ClassVar
 
 from experiments.engines.admin_requests import create_topic
@@ -50,15 +49,7 @@ from protocol.broker.leader import ISR_RETRY_TIMER
 from protocol.broker.lifecycle import HEARTBEAT_TIMER, SHUTDOWN_TIMER
 from protocol.config import ClusterConfig, Generation
 from protocol.errors import ProtocolInvariantError
-from protocol.ids import (
-    FIRST_CLIENT,
-    FIRST_CONTROLLER,
-    NO_EPOCH,
-    NodeId,
-    Offset,
-    is_broker,
-    node_name,
-)
+from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, NO_EPOCH, NodeId, Offset, is_broker, node_name
 from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import ShutdownCommand
 from protocol.messages.control import (
@@ -149,13 +140,9 @@ class Model:
         return found
 
     def records_of(self, state: State) -> Sequence[MetadataRecord]:
-        """The metadata log."""
         return self.controller(self._open(state)).records
 
     # -- inputs and what follows from them -----------------------------------------------------------------------------
-
-    def _local(self, step: Step, node: NodeId) -> Local:
-        return step.parts[self._place(node)]
 
     def _place(self, node: NodeId) -> int:
         return 0 if node == self.CENTRE else 1 + node
@@ -174,7 +161,7 @@ class Model:
                 self._push(step, node, receiver, number)
 
     def _receive(self, step: Step, node: NodeId, sender: NodeId, number: int) -> None:
-        self._take(step, node, self.machines.receive(self._local(step, node), sender, number))
+        self._take(step, node, self.machines.receive(step.parts[self._place(node)], sender, number))
 
     def _push(self, step: Step, sender: NodeId, receiver: NodeId, number: int) -> None:
         if is_broker(receiver) and self.broker(step, receiver) is None:
@@ -192,7 +179,7 @@ class Model:
         any time, and is not held up any more.
         """
         if self.bounds.delays < 0:
-            yield from (successor for _, successor in self._progress(state))
+            yield from self._progress(state)
         else:
             yield from self._ordered_progress(state)
         yield from self._environment(state)
@@ -212,11 +199,8 @@ class Model:
                 first = False
                 yield successor
                 if state[self._first_bound + DELAYS]:
-                    yield self._hold(state, queue)
-
-    def _hold(self, state: State, queue: int) -> Successor:
-        held = self._changed(Successor(("hold", queue), state, "", ()), HELD, 1 << queue)
-        return self._changed(held, DELAYS, -1)
+                    now_held = self._changed(Successor(("hold", queue), state, "", ()), HELD, 1 << queue)
+                    yield self._changed(now_held, DELAYS, -1)
 
     def _changed(self, successor: Successor, bound: int, change: int) -> Successor:
         """The same step, with another account of what may still be done."""
@@ -231,11 +215,9 @@ class Model:
         place, broker = divmod(queue - len(self.links), len(self._brokers))
         return f"{self.OWN_QUEUES[place]} broker {broker}"
 
-    def _progress(self, state: State) -> Iterator[tuple[int, Successor]]:
-        """What happens by itself sooner or later, with the number of the queue that it is taken from."""
-        for queue in range(self._queues):
-            for successor in self._from_queue(state, queue):
-                yield queue, successor
+    def _progress(self, state: State) -> Iterator[Successor]:
+        """What happens by itself sooner or later."""
+        return chain.from_iterable(self._from_queue(state, queue) for queue in range(self._queues))
 
     def _from_queue(self, state: State, queue: int) -> Iterator[Successor]:
         """What a queue's next move leads to, if anything waits in it."""
@@ -254,10 +236,9 @@ class Model:
 
     def _environment(self, state: State) -> Iterator[Successor]:
         """What clients, disks and time may do at any moment."""
-        running = dict(self._running(state))
         step = self._open(state)
         for broker in self._brokers:
-            node = running.get(broker)
+            node = self.broker(step, broker)
             if node is None:
                 yield from self._some(state, self._restart(state, broker))
             else:
@@ -267,10 +248,6 @@ class Model:
                     yield from self._some(state, self._produce(state, broker))
                     yield from self._leader_timers(state, step, broker, node)
             yield from self._some(state, self._session_expires(state, broker, is_dead=node is None))
-
-    def _running(self, state: State) -> list[tuple[NodeId, BaseBroker]]:
-        nodes = [(broker, self.machines.nodes[state[1 + broker]]) for broker in self._brokers]
-        return [(broker, node) for broker, node in nodes if isinstance(node, BaseBroker)]
 
     def _some(self, state: State, done: tuple[Step, Action] | None) -> Iterator[Successor]:
         successor = None if done is None else self._close(state, *done)
@@ -288,25 +265,25 @@ class Model:
     def _repetition(self, state: State, broker: NodeId, node: BaseBroker) -> tuple[Step, Action] | None:
         """The fetch timer of a follower."""
         replica = next(iter(node.context.replicas.values()), None)
-        if replica is None or replica.leadership is not None or not self._repeats(state, broker, replica.leader_id):
+        if replica is None or replica.leadership is not None or not is_broker(leader := replica.leader_id):
             return None
-        return self._fire(state, broker, f"{FETCH_PREFIX}{replica.leader_id}")
+        may_help = self._are_quiet(state, broker, leader) and self._may_help(state[1 + broker], state[1 + leader])
+        return self._fire(state, broker, f"{FETCH_PREFIX}{leader}") if may_help else None
 
     def _fire(self, state: State, node: NodeId, timer: str, bound: int | None = None) -> tuple[Step, Action]:
         step = self._open(state, bound)
-        self._take(step, node, self.machines.fire(self._local(step, node), timer))
+        self._take(step, node, self.machines.fire(step.parts[self._place(node)], timer))
         return step, ("fire", node, timer)
 
     # -- metadata and the controller -----------------------------------------------------------------------------------
 
     def _metadata(self, state: State, broker: NodeId, node: BrokerNode) -> tuple[Step, Action] | None:
         """The next batch that lets the broker do anything."""
-        offset, epoch = node.context.image.next_offset, node.context.broker_epoch
-        end = next((end for end in self.machines.batch_ends(state[0]) if end > offset and end > epoch), None)
-        return None if end is None else self._publish(state, broker, offset, end)
-
-    def _publish(self, state: State, broker: NodeId, offset: Offset, end: Offset) -> tuple[Step, Action]:
-        step = self._open(state)
+        offset, step = node.context.image.next_offset, self._open(state)
+        least = max(offset, node.context.broker_epoch)
+        end = next((end for end in self.machines.batch_ends(state[0]) if end > least), None)
+        if end is None:
+            return None
         self._feed(step, broker, offset, end)
         return step, ("metadata", broker, offset, end)
 
@@ -328,10 +305,8 @@ class Model:
         return (step, ("heartbeat", broker)) if unfenced else None
 
     def _session_expires(self, state: State, broker: NodeId, *, is_dead: bool) -> tuple[Step, Action] | None:
-        if (
-            not (is_dead or state[self._first_bound + FENCES])
-            or self.machines.fenced_epoch(state[0], broker) != NO_EPOCH
-        ):
+        may_expire = is_dead or state[self._first_bound + FENCES]
+        if not may_expire or self.machines.fenced_epoch(state[0], broker) != NO_EPOCH:
             return None
         return self._fire(state, CONTROLLER, f"{SESSION_PREFIX}{broker}", None if is_dead else FENCES)
 
@@ -404,21 +379,12 @@ class Model:
             timer = ISR_RETRY_TIMER if leadership.proposed_isr is None else ALTER_PARTITION_TIMER
             yield from self._some(state, self._fire(state, broker, timer, RETRIES))
 
-    def _repeats(self, state: State, follower: NodeId, leader: NodeId) -> bool:
-        """Whether a follower's timer may lead anywhere: nothing is under way between it and its leader, and the leader
-        would take what it has refused, or does not know the follower's session.
-        """
-        if not is_broker(leader):
-            return False
-        are_quiet = self._are_quiet(state, follower, leader)
-        return are_quiet and self._may_help(state[1 + follower], state[1 + leader])
-
     def _are_quiet(self, state: State, node: NodeId, other: NodeId) -> bool:
-        """Whether nothing is under way between two nodes."""
         to, back = self._link_number[node, other], self._link_number[other, node]
         return not (state[self._nodes + to] or state[self._nodes + back])
 
     def _repetition_may_help(self, follower: Local, leader: Local) -> bool:
+        """Whether the leader would take what it has refused, or does not know the follower's session."""
         mine, theirs = self.machines.nodes[follower], self.machines.nodes[leader]
         if not isinstance(mine, BaseBroker) or not isinstance(theirs, BaseBroker):
             return False
@@ -433,10 +399,8 @@ class Model:
         """Whether a repeated fetch has news for the leader, and is not refused again."""
         heard = self.machines.receive(leader, follower, message)
         answers = [message_of(number) for to, number in heard.sends if to == follower]
-        refused = any(
-            result.error for answer in answers if isinstance(answer, FetchResponse) for result in answer.partitions
-        )
-        return (heard.local != leader or bool(answers)) and not refused
+        fetched = [part for answer in answers if isinstance(answer, FetchResponse) for part in answer.partitions]
+        return (heard.local != leader or bool(answers)) and not any(part.error for part in fetched)
 
     # -- the first state -----------------------------------------------------------------------------------------------
 
@@ -471,7 +435,7 @@ class Model:
     def _settled(self, state: State) -> State:
         """What comes when all metadata and all messages have arrived, brokers in order."""
         while True:
-            following = next((found for _, found in self._progress(state) if found.action[0] in _SETTLING), None)
+            following = next((found for found in self._progress(state) if found.action[0] in _SETTLING), None)
             if following is None:
                 return state
             self.boot.append(following)

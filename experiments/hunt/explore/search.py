@@ -12,7 +12,22 @@ from struct import Struct
 from experiments.hunt.explore.model import Model
 from experiments.hunt.explore.states import State, Successor, packing
 
-_NO_PARENT = 0
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Nearly everything that a search makes it keeps, so the collector of garbage would look at all of it again and
+    again for the few copies of nodes that were in a known state. They stay until the search has ended; then everything
+    joins the objects that the collector looks at most rarely.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.unfreeze()
+        if was_enabled:
+            gc.enable()
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +36,6 @@ class Counterexample:
 
     wrong: str
     path: tuple[Successor, ...]
-
-    @property
-    def invariant(self) -> str:
-        return self.wrong.partition(":")[0]
 
 
 @dataclass(slots=True)
@@ -49,6 +60,7 @@ class Search:
     def states(self) -> int:
         return len(self._seen)
 
+    @_without_collector()
     def run(
         self,
         max_depth: int | None = None,
@@ -56,11 +68,7 @@ class Search:
         progress: Callable[[Search], None] | None = None,
     ) -> Search:
         """Searches until all states are reached, or that depth, or that number of states, or a violation."""
-        with _without_collector():
-            return self._run(max_depth, max_states, progress)
-
-    def _run(self, max_depth: int | None, max_states: int | None, progress: Callable[[Search], None] | None) -> Search:
-        self._add(self.model.first, _NO_PARENT)
+        self._add(self.model.first, 0)
         layer = [self._form.pack(*self.model.first)]
         while layer and (max_depth is None or self.depth < max_depth):
             if max_states is not None and self.states >= max_states:
@@ -83,8 +91,7 @@ class Search:
                 self.transitions += 1
                 if successor.wrong:
                     self.depth += 1
-                    path = (*self._path_to(number), successor)
-                    self.counterexample = Counterexample(successor.wrong, path)
+                    self.counterexample = Counterexample(successor.wrong, (*self._path_to(number), successor))
                     return []
                 found = self._add(successor.state, number)
                 if found is not None:
@@ -111,24 +118,6 @@ class Search:
         path, state = [], self.model.first
         for step in reversed(numbers):
             wanted_state = self._form.unpack(states[step])
-            taken = next(found for found in self.model.successors(state) if found.state == wanted_state)
-            path.append(taken)
-            state = taken.state
+            path.append(next(found for found in self.model.successors(state) if found.state == wanted_state))
+            state = path[-1].state
         return path
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Nearly everything that a search makes it keeps, so the collector of garbage would look at all of it again and
-    again for the few copies of nodes that were in a known state. They stay until the search has ended; then everything
-    joins the objects that the collector looks at most rarely.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.unfreeze()
-        if was_enabled:
-            gc.enable()

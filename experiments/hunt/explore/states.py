@@ -14,6 +14,7 @@ from typing import NamedTuple
 from experiments.engines.port import Loss
 from experiments.faults.schema import Bounds
 from experiments.hunt.explore.machines import Outcome
+from experiments.hunt.explore.values import ValueTable
 from protocol.ids import NodeId, TimeMs
 
 BOUND_NAMES = tuple(Bounds.model_fields)
@@ -50,29 +51,23 @@ class Channels:
     """The messages in flight between nodes: each content of a channel is stored once; 0 is the empty channel."""
 
     def __init__(self) -> None:
-        self._contents: list[tuple[int, ...]] = [()]
-        self._numbers: dict[tuple[int, ...], int] = {(): 0}
+        self._contents = ValueTable()
+        self._contents.number(())
         self.with_last = cache(self._with_last)
         self.first_of = cache(self._first_of)
 
     def _with_last(self, number: int, message: int) -> int:
-        """The number of this content and one more message."""
-        return self.number((*self._contents[number], message))
+        return self._contents.number((*self[number], message))
 
     def _first_of(self, number: int) -> tuple[int, int]:
         """The first message of this content, which must not be empty, and the number of what follows it."""
-        message, *left = self._contents[number]
-        return message, self.number(tuple(left))
+        message, *left = self[number]
+        return message, self._contents.number(tuple(left))
 
     def __getitem__(self, number: int) -> tuple[int, ...]:
-        return self._contents[number]
-
-    def number(self, content: tuple[int, ...]) -> int:
-        """The number of a content."""
-        number = self._numbers.setdefault(content, len(self._contents))
-        if number == len(self._contents):
-            self._contents.append(content)
-        return number
+        content = self._contents.value(number)
+        assert isinstance(content, tuple)
+        return content
 
 
 def packing(length: int, held_place: int) -> Struct:

@@ -45,13 +45,9 @@ class V3Model(Model):
         return found
 
     def records_of(self, state: State) -> Sequence[MetadataRecord]:
-        """`v3` has no metadata log."""
         return ()
 
-    # -- inputs and what follows from them -----------------------------------------------------------------------------
-
     def _take(self, step: Step, node: NodeId, outcome: Outcome, exchange: type | None = None) -> None:
-        """Carries out what an input came to; the store carries out a request as soon as it has arrived."""
         step.parts[self._place(node)] = outcome.local
         step.outcomes.append((node, outcome))
         for receiver, number in outcome.sends:
@@ -68,8 +64,6 @@ class V3Model(Model):
         if place == 1:
             return self._fire(state, broker, NOTIFY_TIMER)
         return self._repetition(state, broker, node)
-
-    # -- sessions, crashes and starts ----------------------------------------------------------------------------------
 
     def _session_expires(self, state: State, broker: NodeId, *, is_dead: bool) -> tuple[Step, Action] | None:
         """The end of a broker's oldest session. That of a former process ends once the present one has its own."""
@@ -88,8 +82,6 @@ class V3Model(Model):
         first_id = (1 + broker) * _IDS_OF_A_BROKER + crashed * _IDS_OF_AN_INCARNATION
         self._take(step, broker, self.machines.start(step.parts[1 + broker], first_id))
         return step, ("start", broker)
-
-    # -- the first state -----------------------------------------------------------------------------------------------
 
     def _boot(self, min_isr: int) -> State:
         state = self._before_any_start(self.machines.new_store())

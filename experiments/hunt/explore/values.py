@@ -1,9 +1,8 @@
-"""Keys of nodes: equal states have equal keys.
+"""Keys of nodes: nested tuples of plain values that are equal for two objects if and only if they hold the same,
+whatever objects they share and in whatever order their sets were filled.
 
-A *key* is a nested tuple of plain values that is equal for two objects if and only if they hold the same, whatever
-objects they share and in whatever order their sets were filled. It is made by walking every attribute there is, so that
-an attribute that is added to a node becomes part of the state by itself. What is left out a class declares itself, as
-`NOT_STATE` (`protocol/contract.py`). Dicts keep their order, since a node may iterate over them.
+A key is made by walking every attribute, so that one that is added to a node becomes part of the state, except those
+that its class declares as `NOT_STATE` (`protocol/contract.py`). Dicts keep their order, since nodes iterate over them.
 """
 
 from __future__ import annotations
@@ -31,10 +30,8 @@ def held_by(call: object) -> tuple[object, ...]:
     variables, and the procedure that it waits for.
 
     A node may hold functions for later: methods bound to arguments, functions within functions, and, in `v3`,
-    procedures in the middle of their work. A procedure is a generator, so that its steps read in the order in which
-    they happen; where it has stopped and what its variables are is known to Python alone. Written as objects with
-    fields, which keys could walk, each wait would cut a procedure in two, in the code that nodes run, for the search
-    only. So this function reads frames and closures, and no other does. It needs the interpreted sources.
+    procedures, which are generators. Where a generator has stopped and what its variables are only its frame says. No
+    other function reads frames and closures. It needs the interpreted sources.
     """
     if isinstance(call, partial):
         return "partial", call.func, call.args, call.keywords
@@ -105,9 +102,8 @@ class Keys:
         return walker(thing, seen)
 
     def _walker_of(self, kind: type) -> Callable[[Any, dict[int, int]], object]:
-        """How objects of that type are walked."""
         if issubclass(kind, Message):
-            return _number_of_message
+            return lambda message, seen: ("#", VALUES.number(message))
         if issubclass(kind, list | tuple | deque):
             return self._walk_items
         if issubclass(kind, dict):
@@ -115,11 +111,11 @@ class Keys:
         if issubclass(kind, set | frozenset):
             return self._walk_set
         if issubclass(kind, Enum) or kind in VALUE_TYPES:
-            return _itself
+            return lambda thing, seen: thing
         if issubclass(kind, _NAMED):
-            return _name
+            return lambda thing, seen: getattr(thing, "__qualname__", type(thing).__name__)
         if issubclass(kind, Random):
-            return _random_state
+            return lambda rng, seen: rng.getstate()
         return self._walk_call if kind in CALLS else self._object_walker(kind)
 
     def _walk_items(self, things: Iterable[object], seen: dict[int, int]) -> object:
@@ -129,13 +125,12 @@ class Keys:
     def _walk_dict(self, thing: Mapping[object, object], seen: dict[int, int]) -> object:
         walk = self._walk
         items = [(walk(name, seen), walk(item, seen)) for name, item in thing.items()]
-        return tuple(sorted(items, key=_repr_of_name) if self._unordered and len(items) > 1 else items)
+        return tuple(sorted(items, key=lambda item: repr(item[0])) if self._unordered and len(items) > 1 else items)
 
     def _walk_set(self, things: Iterable[object], seen: dict[int, int]) -> object:
         return ("set", *sorted((self._walk(item, seen) for item in things), key=repr))
 
     def _walk_call(self, thing: object, seen: dict[int, int]) -> object:
-        """A function with what it has been given, or a procedure that has begun."""
         if isinstance(thing, GeneratorType):
             place = seen.get(id(thing))
             if place is not None:
@@ -144,7 +139,6 @@ class Keys:
         return self._walk_items(held_by(thing), seen)
 
     def _object_walker(self, kind: type) -> Callable[[Any, dict[int, int]], object]:
-        """Walks the attributes of objects of that type: its slots, or what is in the objects' dicts."""
         walk, skipped, kind_name = self._walk, not_state(kind), kind.__name__
         all_slots, has_dict = attributes_of(kind)
         slots = [name for name in all_slots if name not in skipped]
@@ -161,26 +155,6 @@ class Keys:
             return (kind_name, *[part if type(part) in ATOMS else walk(part, seen) for part in parts])
 
         return walk_object
-
-
-def _repr_of_name(item: tuple[object, object]) -> str:
-    return repr(item[0])
-
-
-def _itself(thing: object, seen: dict[int, int]) -> object:
-    return thing
-
-
-def _number_of_message(message: Message, seen: dict[int, int]) -> object:
-    return ("#", VALUES.number(message))
-
-
-def _name(thing: object, seen: dict[int, int]) -> object:
-    return getattr(thing, "__qualname__", type(thing).__name__)
-
-
-def _random_state(rng: Random, seen: dict[int, int]) -> object:
-    return rng.getstate()
 
 
 ATOMS = frozenset({int, str, bytes, bool, float, type(None)})

@@ -1,8 +1,7 @@
 """What the checks of a state read of each node, as a number.
 
-A check of broker 1 does not read all of the cluster, but only the few things listed here. The result of the check is
-then the same in all states in which these are, and `checker.py` computes it once. That nothing is missing here, a test
-makes sure: it compares searches with those in which every check reads everything.
+The result of a check is the same in all states in which these are, and `checker.py` computes it once. That nothing is
+missing here, a test makes sure: it compares searches with those in which every check reads everything.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ _ALL_RECORDS = 2**62
 
 
 class Views(dict[Local, int]):
-    """A part of each node's state, by the number of the state; each part has a number as well."""
+    """Parts of each node's state, by the number of the state; what they are together has a number as well."""
 
-    def __init__(self, machines: Machines, part_of: Callable[[AnyNode], object]) -> None:
+    def __init__(self, machines: Machines, *parts_of: Callable[[AnyNode], object]) -> None:
         super().__init__()
-        self._machines = machines
-        self._part_of = part_of
+        self._machines, self._parts_of = machines, parts_of
         self._numbers: dict[object, int] = {}
 
     def __missing__(self, local: Local) -> int:
-        part = self._part_of(self._machines.nodes[local])
-        number = self[local] = self._numbers.setdefault(part, len(self._numbers))
+        node = self._machines.nodes[local]
+        parts = tuple([part_of(node) for part_of in self._parts_of])
+        number = self[local] = self._numbers.setdefault(parts, len(self._numbers))
         return number
 
 
@@ -46,9 +45,6 @@ _Node = TypeVar("_Node", bound=AnyNode)
 def _of(kind: type[_Node]) -> Callable[[Callable[[_Node], object]], Callable[[AnyNode], object]]:
     """A view of nodes of a kind; of all others it is None."""
     return lambda view: lambda node: view(node) if isinstance(node, kind) else None
-
-
-# -- the controller ----------------------------------------------------------------------------------------------------
 
 
 @_of(ControllerNode)
@@ -91,13 +87,8 @@ def _replayed(image: MetadataImage) -> tuple[object, ...]:
     )
 
 
-# -- a broker that is checked ------------------------------------------------------------------------------------------
-
-
 def itself(node: AnyNode) -> object:
-    """A broker's life cycle, the partitions that it knows, its replicas with their records, its leaderships, and the
-    logs on its disk.
-    """
+    """A broker's life cycle, its partitions, replicas with records, leaderships, and the logs on its disk."""
     if isinstance(node, DeadBroker):
         return node.broker, disk(node)
     if not isinstance(node, BrokerNode):
@@ -121,13 +112,9 @@ def _replica(replica: Replica) -> object:
     return (
         (replica.key, replica.name, replica.leader_id, replica.leader_epoch),
         _log(replica.log),
-        None if fetch is None else (fetch.current_leader_epoch, fetch.fetch_offset),
-        None if leadership is None else (leadership.leader_epoch, leadership.recovery_state, _isrs(leadership)),
+        fetch and (fetch.current_leader_epoch, fetch.fetch_offset),
+        leadership and (leadership.leader_epoch, leadership.recovery_state, leadership.isr, leadership.maximal_isr),
     )
-
-
-def _isrs(leadership: Leadership) -> object:
-    return leadership.isr, leadership.maximal_isr
 
 
 def _log(log: ReplicaLog) -> object:
@@ -146,30 +133,20 @@ def high_watermark(node: BrokerNode) -> object:
     return node.context.broker_epoch, marks
 
 
-# -- brokers that are compared with each other, or with the controller -------------------------------------------------
-
-
 @_of(BrokerNode)
 def incarnation(node: BrokerNode) -> object:
-    """The epoch of a running broker."""
     return node.context.broker_epoch
 
 
 def ends(node: AnyNode) -> object:
-    """Of a running broker: its epoch, the ends and epochs of its replicas, the ISRs that it leads with; of every broker
-    what its disk holds.
-    """
+    """A running broker's epoch, the ends and epochs of its replicas, the ISRs it leads with; every broker's disk."""
     if not isinstance(node, BrokerNode):
         return disk(node)
     context = node.context
     replicas = [
-        (
-            _place(replica),
-            replica.log.start_offset,
-            replica.log.end_offset,
-            None if replica.leadership is None else _isrs(replica.leadership),
-        )
+        (_place(replica), replica.log.start_offset, replica.log.end_offset, led and (led.isr, led.maximal_isr))
         for replica in context.replicas.values()
+        for led in [replica.leadership]
     ]
     return context.broker_epoch, _known(context.image), tuple(replicas), disk(node)
 
@@ -177,12 +154,9 @@ def ends(node: AnyNode) -> object:
 @_of(BrokerNode)
 def counted(node: BrokerNode) -> object:
     """The ends of a running broker's replicas, and how far each leads it to believe its followers to be."""
-    context = node.context
-    replicas = [
-        (_place(replica), replica.log.end_offset, _progress(replica.leadership))
-        for replica in context.replicas.values()
-    ]
-    return context.broker_epoch, _known(context.image), tuple(replicas)
+    context, replicas = node.context, node.context.replicas.values()
+    progress = [(_place(replica), replica.log.end_offset, _progress(replica.leadership)) for replica in replicas]
+    return context.broker_epoch, _known(context.image), tuple(progress)
 
 
 def _place(replica: Replica) -> object:
@@ -190,9 +164,7 @@ def _place(replica: Replica) -> object:
 
 
 def _progress(leadership: Leadership | None) -> object:
-    if leadership is None:
-        return None
-    return tuple((broker, each.end_offset, each.broker_epoch) for broker, each in leadership.followers.items())
+    return leadership and tuple((name, f.end_offset, f.broker_epoch) for name, f in leadership.followers.items())
 
 
 def _known(image: MetadataImage) -> object:
@@ -205,21 +177,14 @@ def sessions(node: BrokerNode) -> object:
     """A running broker's fetch sessions, as a leader and as a follower, and which of them it uses."""
     context, fetchers = node.context, range(node.context.config.int_value(NUM_REPLICA_FETCHERS))
     others: list[NodeId] = [broker for broker in context.image.brokers if broker != node.node_id]
-    served = [
-        (
-            other,
-            node.fetch_sessions.epoch_of(other),
-            *[node.fetch_sessions.session((other, fetcher)) for fetcher in fetchers],
-        )
-        for other in others
+    epochs = [(other, node.fetch_sessions.epoch_of(other)) for other in others]
+    pairs = [(other, fetcher) for other in others for fetcher in fetchers]
+    served = [node.fetch_sessions.session(pair) for pair in pairs]
+    began = [node.fetcher.session(*pair) for pair in pairs]
+    roles = [
+        (held.leader_id, held.leadership and tuple(held.leadership.followers)) for held in context.replicas.values()
     ]
-    began = [(other, *[node.fetcher.session(other, fetcher) for fetcher in fetchers]) for other in others]
-    roles = [(replica.leader_id, _followers(replica)) for replica in context.replicas.values()]
-    return context.broker_epoch, tuple(served), tuple(began), tuple(roles)
-
-
-def _followers(replica: Replica) -> tuple[NodeId, ...] | None:
-    return None if replica.leadership is None else tuple(replica.leadership.followers)
+    return context.broker_epoch, tuple(epochs), tuple(served), tuple(began), tuple(roles)
 
 
 def disk(node: AnyNode) -> object:

@@ -1,7 +1,5 @@
-"""Parts of a plan that are fixed and not drawn.
-
-`isray fuzz` has no bias; a theme fixes the sizes and configs that it needs (`themes.py`), and a mutant the faults that
-reveal it (`experiments/hunt/mutants`).
+"""Parts of a plan that are not drawn: a theme fixes the sizes and configs that it needs (`themes.py`), a mutant the
+faults that reveal it (`experiments/hunt/mutants`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The clients of a plan: carries out its operations, and gives the history of what they did.
+"""The clients of a plan: their operations, and the history of what they did.
 
 A command is *open* until it has an outcome. When the client's process is killed, its open commands stay without one and
 count as abandoned; the next process is another producer.
@@ -7,7 +7,6 @@ count as abandoned; the next process is another producer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TypeVar
 
 from experiments.check.client_history import ended, result_of, seen
 from experiments.check.engine import CheckedEngine
@@ -17,12 +16,9 @@ from experiments.hunt.fuzz.plan import Elect, Read, Send
 from protocol.config import ENABLE_IDEMPOTENCE
 from protocol.errors import ErrorCode
 from protocol.ids import NO_OFFSET, Offset, TimeMs, TopicPartition
-from protocol.messages.base import Message
 from protocol.messages.commands import AdminCommand, ConsumeCommand, ConsumeOutcome, SendOutcome, SendRecords
 from protocol.messages.data import EARLIEST
 from protocol.messages.partitions import ElectionType
-
-_Outcome = TypeVar("_Outcome", SendOutcome, ConsumeOutcome)
 
 
 class PlanClients:
@@ -45,7 +41,6 @@ class PlanClients:
         self._latest.clear()
 
     def operate(self, operation: Send | Read | Elect) -> None:
-        """Begins an operation."""
         if isinstance(operation, Send):
             self._send(operation)
         elif isinstance(operation, Read):
@@ -72,9 +67,8 @@ class PlanClients:
         )
 
     def _read(self, read: Read) -> None:
-        key = (read.reader, read.place)
         offset: Offset = EARLIEST
-        latest = self._latest.get(key)
+        latest = self._latest.get((read.reader, read.place))
         if latest is not None:
             outcome = self._engine.outcome(latest)
             if not isinstance(outcome, ConsumeOutcome):
@@ -98,35 +92,28 @@ class PlanClients:
             )
         )
 
-    # -- outcomes ------------------------------------------------------------------------------------------------------
-
     def open_commands(self) -> list[int]:
         """The commands without an outcome, except those of processes that have ended."""
-        return [
-            number
-            for number in self._commands
-            if self._engine.outcome(number) is None and number not in self._abandoned
-        ]
+        left = (number for number in self._commands if number not in self._abandoned)
+        return [number for number in left if self._engine.outcome(number) is None]
 
     def acknowledged_sends(self, topic: str) -> set[int]:
         """The sends to a topic of which all records are acknowledged by now."""
-        found = set()
-        for number, send in self.sends.items():
-            outcome = self._engine.outcome(number) if send.topic == topic else None
-            if isinstance(outcome, SendOutcome) and all(result_of(part) == "acknowledged" for part in outcome.ranges):
-                found.add(number)
-        return found
+        sends = [(number, self._engine.outcome(number)) for number, send in self.sends.items() if send.topic == topic]
+        return {
+            number
+            for number, outcome in sends
+            if isinstance(outcome, SendOutcome) and all(result_of(part) == "acknowledged" for part in outcome.ranges)
+        }
 
     def read_errors(self) -> Iterator[ErrorCode]:
         """How the reads ended."""
-        for number in self._reads:
-            outcome = self._engine.outcome(number)
-            if isinstance(outcome, ConsumeOutcome):
-                yield outcome.error
+        outcomes = map(self._engine.outcome, self._reads)
+        return (outcome.error for outcome in outcomes if isinstance(outcome, ConsumeOutcome))
 
-    def is_idempotent(self, send: int) -> bool:
-        """Whether the producer of a send is idempotent."""
-        return self.sends[send].acks == -1 and bool(self._engine.spec.config.values[ENABLE_IDEMPOTENCE])
+    def _is_lost(self, number: int) -> bool:
+        """Whether the command stays without an outcome."""
+        return number in self._abandoned and self._engine.outcome(number) is None
 
     def history(self, precedes: Callable[[str, TimeMs], bool]) -> Iterator[Operation]:
         """The history of the clients. Each send without idempotence counts as a producer of its own, since such sends
@@ -134,26 +121,22 @@ class PlanClients:
         unknown, since it promises nothing any more; such reads are left out.
         """
         for number, send in self.sends.items():
-            idempotent = self.is_idempotent(number)
+            idempotent = send.acks == -1 and bool(self._engine.spec.config.values[ENABLE_IDEMPOTENCE])
             producer = self._producers[number] if idempotent else number
             yield Invoked(number, producer, send.place, send.records, idempotent)
         for number, send in self.sends.items():
-            if number in self._abandoned and self._engine.outcome(number) is None:
+            if self._is_lost(number):
                 yield Ended(number, 0, send.records, "unknown")
                 continue
-            is_former = precedes(send.topic, send.at_ms)
-            for end in ended(_outcome(self._engine.outcome(number), SendOutcome), send.acks):
+            is_former, outcome = precedes(send.topic, send.at_ms), self._engine.outcome(number)
+            assert isinstance(outcome, SendOutcome), outcome
+            for end in ended(outcome, send.acks):
                 yield end._replace(result="unknown") if is_former and end.result in ACKS_OF else end
         for number, (reader, partition, began_ms) in self._reads.items():
-            if precedes(partition.topic, began_ms) or (
-                number in self._abandoned and self._engine.outcome(number) is None
-            ):
+            if precedes(partition.topic, began_ms) or self._is_lost(number):
                 continue
-            read = seen(reader, partition, _outcome(self._engine.outcome(number), ConsumeOutcome))
+            outcome = self._engine.outcome(number)
+            assert isinstance(outcome, ConsumeOutcome), outcome
+            read = seen(reader, partition, outcome)
             if read.runs:
                 yield read
-
-
-def _outcome(outcome: Message | None, kind: type[_Outcome]) -> _Outcome:
-    assert isinstance(outcome, kind), outcome
-    return outcome

@@ -1,17 +1,14 @@
-"""Which behaviour of the protocol the runs have reached: elections by their reason, transitions, error codes. What is
-reached in `v3` only is in `coverage_v3.py`.
+"""Which behaviour of the protocol the runs have reached: elections by their reason, transitions, error codes.
 
-Clean runs are evidence only for behaviour that they have reached. Everything here is counted from trace events
-and messages; what is never reached is listed too. Error codes are counted in answers and in all their parts; those
-that could be reached are read from the protocol's own source: the codes that brokers and controllers name other than to
-compare with them.
-
-An operation, such as a reassignment, and a fault have met if one of them began while the other one lasted
-(`experiments/faults/inject.py`).
+Clean runs are evidence only for behaviour that they have reached. It is counted from trace events and messages; what is
+never reached is listed too. Error codes are counted in answers and in all their parts; those that could be reached are
+read from the protocol's own source: the codes that brokers and controllers name other than to compare with them.
 
 An election is a change of leader in the controller's state of a partition. Its reason is why the new leader was
 eligible in the state before: membership of the ISR, which the same change may have given it where it completes a
-reassignment; of the ELR; being the last known leader; nothing (an unclean election).
+reassignment; of the ELR; being the last known leader; nothing (an unclean election). In `v3` a decision is a change of
+a partition's node with another leader epoch; with the same one it is a change of the ISR, which the leader or the
+controller has written. A conditional write of which the version does not hold any more is a conflict.
 
 Campaigns (`experiments/hunt/campaign`) keep plans that reach *features* that no plan has reached. They are finer than
 the table: how often each behaviour occurred, in powers of two, as fuzzers of programs count branches; and each three
@@ -22,17 +19,14 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from functools import cache
 from importlib.resources import files
-from importlib.resources.abc import Traversable
-from typing import get_args, get_type_hints
+from typing import Final, get_args, get_type_hints
 
 from experiments.faults.kinds import FAULT_KINDS
 from experiments.faults.targets import Targets
-from experiments.hunt.fuzz import coverage_v3
-from experiments.hunt.fuzz.coverage_v3 import V3Coverage
 from protocol.broker.lifecycle import LifecycleState
 from protocol.config import Generation
 from protocol.errors import ErrorCode
@@ -54,23 +48,44 @@ from protocol.events.controller import (
     TopicDeleted,
 )
 from protocol.events.quorum import QuorumSnapshotLoaded
+from protocol.events.store import (
+    CommandCarriedOut,
+    ControllerDeposed,
+    ControllerElected,
+    StoreChanged,
+    StoreSessionBegan,
+    StoreSessionEnded,
+)
 from protocol.ids import FIRST_CLIENT, NO_LEADER, RECOVERY_MANAGER, STORE, NodeId, TimeMs, TopicPartition
 from protocol.messages.base import Message
-from protocol.messages.store import StoreMessage
+from protocol.messages.store import (
+    Check,
+    ConnectionClosed,
+    SetData,
+    SetWatches,
+    StoreError,
+    StoreMessage,
+    StoreRead,
+    StoreResponse,
+    StoreWrite,
+    WatchEvent,
+)
+from protocol.v3.store import paths
+from protocol.v3.store.records import LeaderAndIsr, ReplicasNode, TopicNode, stored_state
 
 MET = "operation and fault"
 FROM_ISR, FROM_ELR, LAST_KNOWN = "from the ISR", "from the ELR", "last known leader"
 UNCLEAN, LEADERLESS = "unclean", "none"
-_TRANSITIONS = (
-    "ISR shrinks",
-    "ISR grows",
-    "ISR becomes empty",
-    "ELR gains members",
-    "ELR loses members",
-    "ELR is cleared",
-    "replicas change",
-    "leader recovers",
-)
+_TRANSITIONS: Mapping[str, Callable[[PartitionChanged, PartitionChanged], bool]] = {
+    "ISR shrinks": lambda old, new: not set(old.isr) <= set(new.isr),
+    "ISR grows": lambda old, new: not set(new.isr) <= set(old.isr),
+    "ISR becomes empty": lambda old, new: bool(old.isr) and not new.isr,
+    "ELR gains members": lambda old, new: not set(new.elr) <= set(old.elr),
+    "ELR loses members": lambda old, new: not set(old.elr) <= set(new.elr),
+    "ELR is cleared": lambda old, new: bool(old.elr) and not new.elr,
+    "replicas change": lambda old, new: set(old.replicas) != set(new.replicas),
+    "leader recovers": lambda old, new: old.recovering and not new.recovering,
+}
 _TRACED: Mapping[type[Trace], str] = {
     LogTruncated: "follower truncates",
     LogReset: "follower is emptied",
@@ -103,31 +118,22 @@ PLANS = "plans"
 @cache
 def known(*, with_store: bool = False) -> Mapping[str, tuple[str, ...]]:
     """What can be reached, by group: in `v3`, or in the generations with a metadata log."""
-    broker = tuple(state.value for state in LifecycleState if state is not LifecycleState.NOT_RUNNING)
-    if with_store:
-        traced = [_TRACED[kind] for kind in (LogTruncated, LogReset, SegmentsDeleted, StorageFailed)]
-        routine = _TRACED[DataLossRoutineBegan]
-        groups = {"transition": (*traced, routine), "broker": broker, "error": answerable(with_store=True)}
-        return {**coverage_v3.KNOWN, **groups, MET: _pair_names(with_store=True)}
-    return {
-        "election": (FROM_ISR, FROM_ELR, LAST_KNOWN, UNCLEAN, LEADERLESS),
-        "transition": (*_TRANSITIONS, *_TRACED.values()),
-        "broker": broker,
-        "error": answerable(),
-        MET: _pair_names(),
-    }
-
-
-def _pair_names(*, with_store: bool = False) -> tuple[str, ...]:
     found = pairs(with_store=with_store).items()
-    return tuple(pair_name(operation, fault) for operation, faults in found for fault in faults)
+    groups = {
+        "broker": tuple(state.value for state in LifecycleState if state is not LifecycleState.NOT_RUNNING),
+        "error": answerable(with_store=with_store),
+        MET: tuple(pair_name(operation, fault) for operation, faults in found for fault in faults),
+    }
+    if with_store:
+        kinds = (LogTruncated, LogReset, SegmentsDeleted, StorageFailed, DataLossRoutineBegan)
+        return {**KNOWN_IN_V3, "transition": tuple(_TRACED[kind] for kind in kinds), **groups}
+    election = (FROM_ISR, FROM_ELR, LAST_KNOWN, UNCLEAN, LEADERLESS)
+    return {"election": election, "transition": (*_TRANSITIONS, *_TRACED.values()), **groups}
 
 
 @cache
 def pairs(*, with_store: bool = False) -> Mapping[str, tuple[str, ...]]:
-    """Each kind of operation, and the kinds of faults during which it may happen in a cluster with controllers, or in
-    one of `v3`.
-    """
+    """Each kind of operation, and the kinds of faults during which it may happen, with controllers or in `v3`."""
     targets = _LARGE_WITH_STORE if with_store else _LARGE
     possible = {name: kind for name, kind in FAULT_KINDS.items() if kind.is_possible(targets)}
     faults = tuple(name for name, kind in possible.items() if not kind.is_operation)
@@ -135,7 +141,6 @@ def pairs(*, with_store: bool = False) -> Mapping[str, tuple[str, ...]]:
 
 
 def pair_name(operation: str, fault: str) -> str:
-    """The name of a pair in the group `MET`."""
     return f"{operation}, {fault}"
 
 
@@ -164,17 +169,12 @@ def known_groups(counts: Counter[tuple[str, str]]) -> dict[str, tuple[str, ...]]
 def answerable(*, with_store: bool = False) -> tuple[str, ...]:
     """The names of the error codes that the protocol's source can answer, by number."""
     protocol = files("protocol")
-    units = _ANSWERING_IN_V3 if with_store else _ANSWERING
-    modules = [module for unit in units for module in _modules(protocol / unit)]
+    folders = [protocol / unit for unit in (_ANSWERING_IN_V3 if with_store else _ANSWERING)]
+    modules = [entry for folder in folders for entry in folder.iterdir() if entry.name.endswith(".py")]
     if with_store:
         modules += [protocol / "nodes" / name for name in _SHARED_NODES]
     named = {name for module in modules for name in codes_in(module.read_text(encoding="utf-8"))}
     return tuple(code.name for code in ErrorCode if code.name in named and code is not ErrorCode.NONE)
-
-
-def _modules(folder: Traversable) -> Iterator[Traversable]:
-    if folder.is_dir():
-        yield from (entry for entry in folder.iterdir() if entry.name.endswith(".py"))
 
 
 def codes_in(source: str) -> set[str]:
@@ -204,7 +204,6 @@ class Coverage:
         self._store = V3Coverage(self.counts)
 
     def observe(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
-        """A trace event."""
         if isinstance(trace, PartitionChanged):
             before = self._states.get(trace.partition)
             self._states[trace.partition] = trace
@@ -212,7 +211,8 @@ class Coverage:
             self._shapes[trace.partition] = path
             self._paths.add(path)
             if before is not None:
-                self.counts.update(("transition", name) for name in _changes(before, trace))
+                happened = (name for name, has_happened in _TRANSITIONS.items() if has_happened(before, trace))
+                self.counts.update(("transition", name) for name in happened)
                 if trace.leader_epoch != before.leader_epoch:
                     self.counts["election", _reason(before, trace)] += 1
         elif isinstance(trace, BrokerStateChanged):
@@ -223,7 +223,6 @@ class Coverage:
             self._store.observe(node, trace)
 
     def message(self, source: NodeId, target: NodeId, message: Message) -> None:
-        """A message that was sent."""
         if isinstance(message, StoreMessage):
             self._store.message(message)
             return
@@ -249,9 +248,7 @@ class Coverage:
 
 @cache
 def _shape(kind: str) -> tuple[bool, tuple[str, ...]]:
-    """Of the messages with this type name: whether they have an error, and the fields that hold parts, one or several,
-    which have.
-    """
+    """Whether the messages with this type name have an error, and the fields that hold parts which have."""
     model = Message.REGISTRY[kind]
     types = get_type_hints(model)
     names = [field.name for field in fields(model)]
@@ -277,10 +274,8 @@ def rows(counts: Counter[tuple[str, str]]) -> Iterator[tuple[str, str, int]]:
 
 def missed(counts: Counter[tuple[str, str]]) -> dict[str, list[str]]:
     """What can be reached and was not, by group; groups of which all was reached are left out."""
-    never = {
-        group: [name for name in names if not counts[group, name]] for group, names in known_groups(counts).items()
-    }
-    return {group: names for group, names in never.items() if names}
+    groups = known_groups(counts).items()
+    return {group: never for group, names in groups if (never := [name for name in names if not counts[group, name]])}
 
 
 def document(counts: Counter[tuple[str, str]]) -> dict[str, object]:
@@ -294,7 +289,6 @@ def document(counts: Counter[tuple[str, str]]) -> dict[str, object]:
 
 def _shape_of(before: PartitionChanged | None, state: PartitionChanged) -> str:
     """Sizes and flags of a partition's state, with the reason of its election if it is the first of a leader epoch."""
-    elected = before is not None and before.leader_epoch != state.leader_epoch
     flags = (
         ("recovering", state.recovering),
         ("leader known", state.last_known_leader != NO_LEADER),
@@ -304,7 +298,7 @@ def _shape_of(before: PartitionChanged | None, state: PartitionChanged) -> str:
         ("below min ISR", len(state.isr) < state.min_isr),
     )
     named = [name for name, is_so in flags if is_so]
-    if before is not None and elected:
+    if before is not None and before.leader_epoch != state.leader_epoch:
         named.append(f"elected {_reason(before, state)}")
     return " ".join((f"{len(state.isr)}+{len(state.elr)}/{len(state.replicas)}", *named))
 
@@ -313,27 +307,178 @@ def _reason(before: PartitionChanged, after: PartitionChanged) -> str:
     leader = after.leader
     if leader == NO_LEADER:
         return LEADERLESS
-    if leader in before.isr:
-        return FROM_ISR
-    if leader in before.elr:
+    if leader in before.elr and leader not in before.isr:
         return FROM_ELR
-    if not after.recovering:
+    if leader in before.isr or not after.recovering:
         return FROM_ISR
     known = before.last_known_leader == leader or (not before.elr and leader in before.last_known_elr)
     return LAST_KNOWN if known else UNCLEAN
 
 
-def _changes(before: PartitionChanged, after: PartitionChanged) -> Iterator[str]:
-    isr, elr = set(after.isr), set(after.elr)
-    old_isr, old_elr = set(before.isr), set(before.elr)
-    changed = (
-        bool(old_isr - isr),
-        bool(isr - old_isr),
-        bool(old_isr) and not isr,
-        bool(elr - old_elr),
-        bool(old_elr - elr),
-        bool(old_elr) and not elr,
-        set(before.replicas) != set(after.replicas),
-        before.recovering and not after.recovering,
-    )
-    yield from (name for name, is_so in zip(_TRANSITIONS, changed, strict=True) if is_so)
+DECISION, ISR, CONTROLLER, COMMAND = "decision", "ISR", "controller", "command"
+REASSIGNMENT, CONFLICT, WATCH, SESSIONS = "reassignment", "conflict", "watch", "store"
+
+KNOWN_IN_V3: Final[Mapping[str, tuple[str, ...]]] = {
+    DECISION: (
+        "first leader",
+        "leader from the ISR",
+        "leader outside the ISR (unclean)",
+        "no leader",
+        "ISR without dead members",
+        "new epoch only",
+    ),
+    ISR: ("shrinks", "grows", "unclean flag is cleared", "written by the leader", "written by the controller"),
+    CONTROLLER: ("first election", "failover", "race is lost", "deposed", "writes of a deposed one are refused"),
+    COMMAND: ("LeaderAndIsr", "LeaderAndIsr with INIT", "StopReplica", "refused"),
+    REASSIGNMENT: ("requested", "requested again", "withdrawn", "begins", "completes", "leader moves"),
+    CONFLICT: ("of a leader's ISR", "of a decision", "of an assignment"),
+    WATCH: (
+        paths.CONTROLLER,
+        paths.BROKER_IDS,
+        f"{paths.BROKER_IDS}/ID",
+        paths.TOPICS,
+        paths.REASSIGNED,
+        paths.ADDED,
+        paths.REMOVED,
+        paths.ISR_CHANGES,
+    ),
+    SESSIONS: (
+        "session begins",
+        "session is closed",
+        "session expires",
+        "connection is closed",
+        "watches are set again",
+    ),
+}
+"""What can be reached in plans of the swarm, by group."""
+
+
+class V3Coverage:
+    """Adds to `counts`, by (group, name)."""
+
+    def __init__(self, counts: Counter[tuple[str, str]]) -> None:
+        self._counts = counts
+        self._states: dict[TopicPartition, LeaderAndIsr] = {}
+        self._assigned: dict[str, dict[int, tuple[int, ...]]] = {}
+        self._targets: dict[TopicPartition, tuple[int, ...]] = {}
+        self._writes: dict[tuple[int, int], StoreWrite] = {}
+        self._isr_changes: set[tuple[str, int]] = set()
+
+    def _count(self, group: str, name: str) -> None:
+        self._counts[group, name] += 1
+
+    def observe(self, node: NodeId, trace: Trace) -> None:
+        if isinstance(trace, StoreChanged):
+            self._change(trace)
+        elif isinstance(trace, CommandCarriedOut):
+            init = " with INIT" if trace.is_init else ""
+            self._count(COMMAND, "refused" if trace.error != "NONE" else trace.command.removesuffix("Request") + init)
+        elif isinstance(trace, ControllerElected):
+            self._count(CONTROLLER, "first election" if trace.epoch == 1 else "failover")
+        elif isinstance(trace, ControllerDeposed):
+            self._count(CONTROLLER, "deposed")
+        elif isinstance(trace, StoreSessionBegan):
+            self._count(SESSIONS, "session begins")
+        elif isinstance(trace, StoreSessionEnded):
+            self._count(SESSIONS, "session expires" if trace.expired else "session is closed")
+
+    def _change(self, change: StoreChanged) -> None:
+        root, names = paths.locate(change.path) if change.path not in paths.PERSISTENT else (change.path, ())
+        if root == paths.TOPICS and len(names) == 1:
+            self._assignment(names[0], change)
+        elif root == paths.TOPICS and names[2:] == (paths.LEADER_AND_ISR,):
+            self._state(TopicPartition(names[0], int(names[1])), change)
+        elif root == paths.REASSIGNED and len(names) == 2:
+            self._request(TopicPartition(names[0], int(names[1])), change)
+
+    def _assignment(self, topic: str, change: StoreChanged) -> None:
+        if change.version < 0:
+            self._assigned.pop(topic, None)
+            return
+        before = self._assigned.get(topic, {})
+        partitions = TopicNode.decode(change.path, change.data.encode()).partitions
+        self._assigned[topic] = dict(partitions)
+        for index, replicas in partitions.items():
+            if before.get(index, replicas) != replicas:
+                self._count(REASSIGNMENT, "completes")
+
+    def _request(self, key: TopicPartition, change: StoreChanged) -> None:
+        if change.version < 0:
+            target = self._targets.pop(key, None)
+            if target != self._assigned.get(key.topic, {}).get(key.partition):
+                self._count(REASSIGNMENT, "withdrawn")
+            return
+        self._targets[key] = ReplicasNode.decode(change.path, change.data.encode()).replicas
+        self._count(REASSIGNMENT, "requested again" if change.version else "requested")
+
+    def _state(self, key: TopicPartition, change: StoreChanged) -> None:
+        before = self._states.pop(key, None)
+        state = None if change.version < 0 else stored_state(change.path, change.data.encode())
+        if state is None:
+            return
+        self._states[key] = state
+        if before is None:
+            self._count(DECISION, "first leader")
+        elif state.leader_epoch != before.leader_epoch:
+            self._decision(key, before, state)
+        else:
+            self._isr_changes.add((change.path, change.version))
+            for name, has_happened in (
+                ("shrinks", not set(before.isr) <= set(state.isr)),
+                ("grows", not set(state.isr) <= set(before.isr)),
+                ("unclean flag is cleared", before.is_unclean_leader and not state.is_unclean_leader),
+            ):
+                if has_happened:
+                    self._count(ISR, name)
+
+    def _decision(self, key: TopicPartition, before: LeaderAndIsr, state: LeaderAndIsr) -> None:
+        self._count(DECISION, _v3_reason(before, state))
+        target = self._targets.get(key)
+        if target is not None and before.leader not in target and state.leader in target:
+            self._count(REASSIGNMENT, "leader moves")
+        elif target is not None and (before.leader, before.isr) == (state.leader, state.isr):
+            self._count(REASSIGNMENT, "begins")
+
+    def message(self, message: StoreMessage) -> None:
+        if isinstance(message, StoreWrite):
+            self._writes[message.connection_id, message.xid] = message
+        elif isinstance(message, StoreResponse):
+            self._response(message)
+        elif isinstance(message, WatchEvent):
+            root, names = paths.locate(message.path)
+            self._count(WATCH, f"{root}/ID" if root == paths.BROKER_IDS and names else root)
+        elif isinstance(message, ConnectionClosed):
+            self._count(SESSIONS, "connection is closed")
+        elif isinstance(message, StoreRead) and isinstance(message.operation, SetWatches):
+            self._count(SESSIONS, "watches are set again")
+
+    def _response(self, response: StoreResponse) -> None:
+        write = self._writes.pop((response.connection_id, response.xid), None)
+        if response.error is not StoreError.NONE:
+            self._count("store error", response.error.name)
+        if write is None:
+            return
+        first, failed = write.operations[0], write.operations[len(response.results) - 1]
+        is_fenced = isinstance(first, Check) and first.path == paths.CONTROLLER_EPOCH
+        if response.error is StoreError.NONE:
+            for operation, result in zip(write.operations, response.results, strict=True):
+                if isinstance(operation, SetData) and (operation.path, result.version) in self._isr_changes:
+                    self._isr_changes.discard((operation.path, result.version))
+                    self._count(ISR, f"written by the {'controller' if is_fenced else 'leader'}")
+        elif failed is first and is_fenced:
+            self._count(CONTROLLER, "writes of a deposed one are refused")
+        elif failed.path in (paths.CONTROLLER, paths.CONTROLLER_EPOCH) and any(
+            operation.path == paths.CONTROLLER for operation in write.operations
+        ):
+            self._count(CONTROLLER, "race is lost")
+        elif response.error is StoreError.BAD_VERSION:
+            name = "of a decision" if is_fenced else "of a leader's ISR"
+            self._count(CONFLICT, name if failed.path.endswith(f"/{paths.LEADER_AND_ISR}") else "of an assignment")
+
+
+def _v3_reason(before: LeaderAndIsr, state: LeaderAndIsr) -> str:
+    if state.leader == NO_LEADER:
+        return "no leader"
+    if state.leader != before.leader:
+        return "leader from the ISR" if state.leader in before.isr else "leader outside the ISR (unclean)"
+    return "new epoch only" if set(before.isr) == set(state.isr) else "ISR without dead members"

@@ -1,8 +1,8 @@
 """A plan: the cluster, the operations of its clients and the faults of one run; and the timeline file that stores it.
 
-A run depends on its plan alone. Operations and faults are independent of each other, each with its time, so any of them
-can be left out. The file (YAML, `isray-timeline`) holds a plan with what came of it: the violation, the trace hash at
-that moment, what shrinking took away, and the story of the last steps. `isray replay` needs nothing else.
+Operations and faults are independent of each other, each with its time, so any of them can be left out. The file (YAML,
+`isray-timeline`) holds a plan with what came of it: the violation, the trace hash at that moment, what shrinking took
+away, and the story of the last steps. `isray replay` needs nothing else.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from experiments.support.yaml_input import read_yaml_mapping, validated
 from protocol.config import ClusterConfig, Generation
 from protocol.ids import TopicPartition
 from protocol.v3.store.settings import StoreSettings
-
-WHAT = "a timeline file of isray fuzz"
 
 
 class _Operation(StrictModel):
@@ -70,9 +68,8 @@ Operation = Annotated[Send | Read | Elect, Field(discriminator="kind")]
 
 class Plan(StrictModel):
     """Everything that a run depends on. `voters` are the controllers with which the quorum begins (empty: all);
-    `jitter_ms` is the network's, `racks` how many racks the brokers are in (0: none). Without
-    `within_tolerance` disks lose what the faults ask for, and only rules that hold at any loss are checked. `store` are
-    the settings of the store in `v3`.
+    `jitter_ms` is the network's, `racks` how many racks the brokers are in (0: none). Without `within_tolerance` disks
+    lose what the faults ask for, and only rules that hold at any loss are checked. `store` is for `v3`.
     """
 
     seed: Index
@@ -98,8 +95,8 @@ class Plan(StrictModel):
     @property
     def end_ms(self) -> int:
         """When the last operation has begun and the last fault has ended."""
-        times = [operation.at_ms for operation in self.operations] + [fault.end_ms for fault in self.faults]
-        return max(times, default=0)
+        begun = (operation.at_ms for operation in self.operations)
+        return max((*begun, *(fault.end_ms for fault in self.faults)), default=0)
 
     @property
     def duplicates_sends(self) -> bool:
@@ -149,7 +146,6 @@ class TimelineFile(StrictModel):
 
 
 def save(file: TimelineFile, path: Path) -> None:
-    """Writes the file."""
     document = file.model_dump(mode="json", exclude_none=True)
     text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=118, allow_unicode=True)
     path.write_text(text, encoding="utf-8")
@@ -157,7 +153,7 @@ def save(file: TimelineFile, path: Path) -> None:
 
 def load(path: Path) -> TimelineFile:
     """Reads a file; InputError for one that is no timeline, or whose parts do not fit together."""
-    file = validated(TimelineFile, read_yaml_mapping(path, WHAT), str(path))
+    file = validated(TimelineFile, read_yaml_mapping(path, "a timeline file of isray fuzz"), str(path))
     for field, found, allowed in dangling_references(file.plan):
         raise InputError(str(path), field, found, allowed)
     return file

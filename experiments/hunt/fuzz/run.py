@@ -1,12 +1,10 @@
 """Runs a plan: load and faults, convergence, and the check of the history.
 
 Phase 1 is the plan's operations and faults, at their times. Phase 2 begins when the last fault has ended: the cluster
-must converge by itself within `WHOLE_WITHIN_MS` of virtual time, and every command must have an outcome within
-`delivery.timeout.ms` and `ANSWER_MARGIN_MS`. In phase 3 commands of all kinds must succeed, each within
-`SERVED_WITHIN_MS`: writes, reads, administration. Then every partition is read from its start, and the history is
-checked (`experiments/check/history.py`). In phase 4 answers of administration are compared with what was asked for
-(`final_administration.py`). Invariants are checked after every event of all phases. The first violation ends the run.
-The same plan always gives the same events.
+must converge by itself, and every command must have an outcome. In phase 3 commands of all kinds must succeed. Then
+every partition is read from its start, and the history is checked (`experiments/check/history.py`). In phase 4 answers
+of administration are compared with what was asked for (`final_administration.py`). Invariants are checked after every
+event of all phases. The first violation ends the run. The same plan always gives the same events.
 
 Which findings on the history are violations depends on what was promised. Only acks=all promises durability, and only
 within the tolerance of a partition; only idempotent producers promise order and no duplicates. Replicas must be equal
@@ -25,13 +23,7 @@ from pathlib import Path
 from experiments.check.client_history import ranges_of, result_of
 from experiments.check.engine import CheckedEngine
 from experiments.check.final_logs import final_partition
-from experiments.check.history import (
-    FailedRecordStored,
-    FinalPartition,
-    Finding,
-    breaks_promise,
-    judge,
-)
+from experiments.check.history import FailedRecordStored, FinalPartition, Finding, breaks_promise, judge
 from experiments.check.recording import RecordingWriter
 from experiments.engines.admin_requests import (
     alter_config,
@@ -52,7 +44,7 @@ from experiments.faults.controls import Controls
 from experiments.faults.inject import Injector
 from experiments.hunt.fuzz.clients import PlanClients
 from experiments.hunt.fuzz.coverage import MET, PLANS, Coverage, pair_name
-from experiments.hunt.fuzz.final_administration import FinalAdministration, Step
+from experiments.hunt.fuzz.final_administration import FinalAdministration, Judge
 from experiments.hunt.fuzz.plan import Plan, PlanViolation, Send
 from experiments.hunt.fuzz.topic_incarnations import TopicIncarnations
 from experiments.scenarios.model import TopicModel
@@ -112,11 +104,7 @@ class PlanResult:
 
 
 class _Violated(Exception):
-    """Ends a run at a violation."""
-
-    def __init__(self, invariant: str, detail: str) -> None:
-        super().__init__(detail)
-        self.invariant, self.detail = invariant, detail
+    """Ends a run at a violation: the invariant, the detail."""
 
 
 def run_plan(
@@ -155,7 +143,12 @@ def simulate_plan(plan: Plan, *, invariants: bool) -> tuple[int, str]:
     the trace hash. Without invariants outstanding losses are not tracked, so some crashes may lose more than in a run.
     """
     with rare_collections():
-        return _PlanRun(plan).simulate(invariants)
+        run = _PlanRun(plan)
+        run.stop_coverage()
+        if not invariants:
+            run.engine.suite.stop()
+        run.load_and_converge()
+        return run.engine.cluster.event_count, run.engine.cluster.trace_hash()
 
 
 class _PlanRun:
@@ -177,14 +170,13 @@ class _PlanRun:
         self._injector = Injector(self.controls)
 
     def recorded(self, writer: RecordingWriter) -> PlanResult:
-        """Runs the plan and writes a recording of it."""
         writer.record(self.engine)
         result = self.run()
         finals: list[FinalPartition] = []
         if result.violation is None:
             for operation in self._clients.history(self._incarnations.precedes):
                 writer.operation(operation)
-            finals = [self._final(partition) for partition in self._partitions()]
+            finals = self._finals()
         engine = self.engine
         writer.finish(f"plan {self._plan.seed}", engine.name, engine.spec, engine.metadata_log(), finals)
         return result
@@ -194,13 +186,17 @@ class _PlanRun:
         try:
             self._phases()
         except _Violated as found:
-            violation = self._violation(found.invariant, found.detail)
+            violation = self._violation(*found.args)
         except _BREAKS as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
             detail = f"{error} ({place.filename.rpartition('/')[2]}, {place.name})"
             violation = self._violation(type(error).__name__, detail)
         self._count_faults()
-        story = () if violation is None else self._story(violation)
+        story: tuple[str, ...] = ()
+        if violation is not None:
+            found_at = Heading(f"violated: {violation.invariant}: {violation.detail}", len(self._cluster.traces))
+            lines = render(self._cluster.traces, [*self.controls.headings, found_at], self.engine.metadata_log())
+            story = tuple(lines[-STORY_LINES:])
         return PlanResult(self._cluster.event_count, self._cluster.trace_hash(), violation, story, self._coverage)
 
     def _violation(self, invariant: str, detail: str) -> PlanViolation:
@@ -208,37 +204,33 @@ class _PlanRun:
         self.violations.append(Violation(invariant, now_ms, text))
         return PlanViolation(invariant=invariant, step=self._cluster.event_count, time_ms=now_ms, detail=text)
 
-    def simulate(self, invariants: bool) -> tuple[int, str]:
-        """Runs the first two phases (`simulate_plan`)."""
+    def stop_coverage(self) -> None:
         self._cluster.trace_observers.remove(self._coverage.observe)
         self._cluster.on_message = None
-        if not invariants:
-            self.engine.suite.stop()
-        self._begin()
-        self._pass_until(self._plan.end_ms)
-        self._converge()
-        return self._cluster.event_count, self._cluster.trace_hash()
 
-    def _phases(self) -> None:
-        self._begin()
-        self._pass_until(self._plan.end_ms)
-        over = Heading("all faults have ended, all operations have begun", len(self._cluster.traces))
-        self.controls.headings.append(over)
-        self._converge()
-        self._serve()
-        self._judge()
-        if self.engine.spec.controller_ids:
-            self._administer()
-
-    # -- phase 1 -------------------------------------------------------------------------------------------------------
-
-    def _begin(self) -> None:
+    def load_and_converge(self) -> None:
+        """Phases 1 and 2."""
         for node in self.engine.spec.node_ids:
             self.engine.start(node)
         self._cluster.call_at(CREATE_AT_MS, self._create_topics)
         for operation in self._plan.operations:
             self._cluster.call_at(operation.at_ms, partial(self._clients.operate, operation))
         self._injector.schedule(self._plan.faults)
+        self._pass_until(self._plan.end_ms)
+        over = Heading("all faults have ended, all operations have begun", len(self._cluster.traces))
+        self.controls.headings.append(over)
+        self._converge()
+
+    def _phases(self) -> None:
+        self.load_and_converge()
+        self._serve()
+        self._judge()
+        if self.engine.spec.controller_ids:
+            self.controls.cluster_operator.stop()
+            for step in FinalAdministration(self.engine).steps():
+                self._ask(*step)
+
+    # -- phase 1 -------------------------------------------------------------------------------------------------------
 
     def _create_topics(self) -> None:
         """Creates the topics as soon as all brokers are unfenced."""
@@ -288,7 +280,10 @@ class _PlanRun:
         for broker in self.engine.spec.broker_ids:
             registration = view.brokers.get(broker)
             is_active = registration is not None and not registration.fenced and not registration.in_controlled_shutdown
-            if not is_active or not self._is_running(broker):
+            # Until the session of a killed broker ends, the metadata have it in service while it registers again.
+            node = self._cluster.nodes.get(broker)
+            is_running = isinstance(node, BaseBroker) and node.state is LifecycleState.RUNNING
+            if not is_active or not is_running:
                 yield WHOLE, f"broker {broker} is not in service"
             elif self._lags(broker):
                 yield WHOLE, f"broker {broker} has not applied what the controllers have committed"
@@ -315,13 +310,6 @@ class _PlanRun:
         trims = self.engine.spec.config.generation.features.track_last_known_leader
         return set(state.elr) if trims else set(state.elr).intersection(state.replicas)
 
-    def _is_running(self, broker: BrokerId) -> bool:
-        """Whether the broker knows that it is in service. Until the session of a killed one ends, the metadata have it
-        in service while its next incarnation registers.
-        """
-        node = self._cluster.nodes.get(broker)
-        return isinstance(node, BaseBroker) and node.state is LifecycleState.RUNNING
-
     def _lags(self, broker: BrokerId) -> bool:
         """Whether the broker has not applied all committed metadata, such as access that has been granted again."""
         node, committed = self._cluster.nodes.get(broker), self.engine.suite.truth.controller_image()
@@ -344,26 +332,20 @@ class _PlanRun:
     # -- phase 3 -------------------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        """The cluster, which has converged, serves commands of all kinds, each within a bound: a write to each
-        partition, a read of what was written, administration. Then each partition is read from its start, in any time.
-        """
-        number, now_ms = max((operation.id for operation in self._plan.operations), default=0), self._cluster.now_ms
-        sends = [
-            Send(at_ms=now_ms, id=number + index, topic=place.topic, partition=place.partition)
-            for index, place in enumerate(filter(self._is_writable, self._partitions()), 1)
-        ]
-        for send in sends:
-            self._clients.operate(send)
-        self._await_success([send.id for send in sends])
-        self._await_success([self._read_back(send) for send in sends])
+        """The cluster serves commands of all kinds in time; then each partition is read from its start, in any time."""
+        last, now_ms = max((operation.id for operation in self._plan.operations), default=0), self._cluster.now_ms
+        sends = dict(enumerate(filter(self._is_writable, self._partitions()), last + 1))
+        for number, place in sends.items():
+            self._clients.operate(Send(at_ms=now_ms, id=number, topic=place.topic, partition=place.partition))
+        self._await_success(list(sends))
+        self._await_success([self._read_back(number, place) for number, place in sends.items()])
         for request in self._administration():
             self._await_success([self.controls.administer(request)])
         for partition in self._partitions():
             self._clients.consume(self._next_id(), FINAL_READER, partition, EARLIEST, 0)
         self._converge()
         self.engine.suite.check_everything()
-        if self.engine.suite.violations:
-            found = self.engine.suite.violations[0]
+        for found in self.engine.suite.violations:
             raise _Violated(found.invariant, found.detail)
 
     def _is_writable(self, partition: TopicPartition) -> bool:
@@ -376,11 +358,11 @@ class _PlanRun:
         min_isr = int(topic.config.get(MIN_INSYNC_REPLICAS, spec.config.int_value(MIN_INSYNC_REPLICAS)))
         return state is None or spec.config.generation.features.effective_min_isr or len(state.replicas) >= min_isr
 
-    def _read_back(self, send: Send) -> int:
+    def _read_back(self, send: int, place: TopicPartition) -> int:
         """Reads from the record of a send on; returns the number of the command."""
-        outcome, number = self.engine.outcome(send.id), self._next_id()
+        outcome, number = self.engine.outcome(send), self._next_id()
         assert isinstance(outcome, SendOutcome)
-        self._clients.consume(number, FINAL_READER, send.place, outcome.ranges[0].base_offset, 0)
+        self._clients.consume(number, FINAL_READER, place, outcome.ranges[0].base_offset, 0)
         return number
 
     def _administration(self) -> Iterator[AdminRequest]:
@@ -409,7 +391,7 @@ class _PlanRun:
                 raise _Violated(SERVED, f"command {number} has {found} {within_ms} ms after it began")
 
     def _judge(self) -> None:
-        finals = [self._final(partition) for partition in self._partitions()]
+        finals = self._finals()
         if not self._plan.delays_sends:
             for detail in self._incarnations.returned(finals):
                 raise _Violated(f"{HISTORY}.DeletedRecordReturned", detail)
@@ -417,30 +399,22 @@ class _PlanRun:
             if self._is_violation(finding):
                 raise _Violated(f"{HISTORY}.{type(finding).__name__}", finding.text)
 
-    def _final(self, partition: TopicPartition) -> FinalPartition:
+    def _finals(self) -> list[FinalPartition]:
         view = self.engine.view()
         assert view is not None
-        state = view.partitions[partition]
-        return final_partition(self.engine, partition, state.leader, state.isr, ranges_of)
+        states = [(partition, view.partitions[partition]) for partition in self._partitions()]
+        return [final_partition(self.engine, place, state.leader, state.isr, ranges_of) for place, state in states]
 
     def _is_violation(self, finding: Finding) -> bool:
-        """Whether the finding is a violation in this run."""
         if isinstance(finding, FailedRecordStored) and self._plan.duplicates_sends:
             return False
-        engine = self.engine
-        tolerant = engine.suite.truth.of(finding.partition).tolerant
-        return breaks_promise(finding, tolerant, has_store_metadata=engine.spec.has_store_metadata)
+        tolerant = self.engine.suite.truth.of(finding.partition).tolerant
+        return breaks_promise(finding, tolerant, has_store_metadata=self.engine.spec.has_store_metadata)
 
     # -- phase 4 -------------------------------------------------------------------------------------------------------
 
-    def _administer(self) -> None:
-        self.controls.cluster_operator.stop()
-        for step in FinalAdministration(self.engine).steps():
-            self._ask(step)
-
-    def _ask(self, step: Step) -> None:
+    def _ask(self, request: AdminRequest | ProduceCommand, wrong_with: Judge) -> None:
         """Waits until the outcome is as it must be; repeats questions and writes meanwhile, as metadata may lag."""
-        request, wrong_with = step
         is_repeated = isinstance(request, ProduceCommand) or request.READ_ONLY
         deadline_ms = self._cluster.now_ms + SERVED_WITHIN_MS
         number = self.controls.ask(request)
@@ -454,13 +428,6 @@ class _PlanRun:
                 raise _Violated(ANSWERS, f"{type(request).__name__}: {wrong}")
             if outcome is not None:
                 number = self.controls.ask(request)
-
-    # -- the story -----------------------------------------------------------------------------------------------------
-
-    def _story(self, violation: PlanViolation) -> tuple[str, ...]:
-        found = Heading(f"violated: {violation.invariant}: {violation.detail}", len(self._cluster.traces))
-        lines = render(self._cluster.traces, [*self.controls.headings, found], self.engine.metadata_log())
-        return tuple(lines[-STORY_LINES:])
 
     def _count_faults(self) -> None:
         """Adds the generation, faults and outcomes to the coverage table."""

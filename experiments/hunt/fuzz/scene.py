@@ -58,22 +58,24 @@ class Scene:
     def perhaps(self, probability: float = 0.5) -> bool:
         return self.rng.random() < probability
 
+    def either_way(
+        self, one: Sequence[NodeId], other: Sequence[NodeId], probability: float = 0.5
+    ) -> tuple[Sequence[NodeId], Sequence[NodeId]]:
+        """The two groups of nodes as source and target, with this probability in this order."""
+        return (one, other) if self.perhaps(probability) else (other, one)
+
     @property
     def followers(self) -> tuple[NodeId, ...]:
         return (self.member, *self.others)
 
     def other_than(self, broker: NodeId) -> tuple[NodeId, ...]:
-        """All brokers but this one."""
         return tuple(other for other in self.brokers if other != broker)
 
     def reassign(self, begin_ms: int, end_ms: int, replicas: Sequence[NodeId]) -> Fault:
         """The partition is reassigned to these replicas, and back again at the end."""
+        lasts_ms, topic, partition = end_ms - begin_ms, self.topic, self.partition
         return Reassign(
-            at_ms=begin_ms,
-            duration_ms=end_ms - begin_ms,
-            topic=self.topic,
-            partition=self.partition,
-            replicas=tuple(replicas),
+            at_ms=begin_ms, duration_ms=lasts_ms, topic=topic, partition=partition, replicas=tuple(replicas)
         )
 
     def configure(self, begin_ms: int, end_ms: int, name: str, value: ConfigSetting) -> Fault:

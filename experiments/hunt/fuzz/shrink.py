@@ -1,18 +1,18 @@
-"""Delta debugging: a smaller plan with the same violation, found by leaving out parts.
+"""Delta debugging: a smaller plan with the same violation, found by leaving out faults and operations.
 
-The parts are the faults and the operations of a plan. Complements of ever smaller pieces are tried, as in ddmin (Zeller
-and Hildebrandt, "Simplifying and isolating failure-inducing input", 2002), faults first, since they explain most; then
-operations; then faults once more, which may have been needed for operations only. What is left cannot lose a single
-part, unless the number of runs was not enough. A run counts as the same violation where the same invariant breaks:
-times and steps move when parts are left out.
+Complements of ever smaller pieces are tried, as in ddmin (Zeller and Hildebrandt, "Simplifying and isolating
+failure-inducing input", 2002), faults first, since they explain most; then operations; then faults once more, which may
+have been needed for operations only. What is left cannot lose a single part, unless the number of runs was not enough.
+A run has the same violation where the same invariant breaks: times and steps move when parts are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from experiments.hunt.fuzz.plan import Plan
+from experiments.faults.schema import Fault
+from experiments.hunt.fuzz.plan import Operation, Plan
 from experiments.hunt.fuzz.run import PlanResult
 
 MAX_RUNS = 400
@@ -32,56 +32,31 @@ def shrink(
     """
     if first.violation is None:
         raise ValueError("the result has no violation")
-    search = _Search(plan, first, run, max_runs)
+    violation, small, result, runs = first.violation, plan, first, 0
+
+    def breaks(parts: Mapping[str, tuple[object, ...]]) -> bool:
+        """Runs the smallest plan so far with these parts; if it has the violation, it becomes the smallest one."""
+        nonlocal small, result, runs
+        if runs >= max_runs:
+            raise _BudgetUsed
+        runs += 1
+        candidate = small.model_copy(update=parts)
+        found = run(candidate)
+        is_same = found.violation is not None and found.violation.invariant == violation.invariant
+        if is_same:
+            small, result = candidate, found
+        return is_same
+
+    kinds: dict[str, tuple[Operation | Fault, ...]] = {"faults": plan.faults, "operations": plan.operations}
+    begun = {kind: tuple(part for part in parts if part.at_ms <= violation.time_ms) for kind, parts in kinds.items()}
     try:
-        search.leave_out_later_parts()
-        for name in ("faults", "operations", "faults"):
-            search.minimise(name)
+        if begun != kinds:
+            breaks(begun)
+        for kind in ("faults", "operations", "faults"):
+            minimised(getattr(small, kind), lambda parts, kind=kind: breaks({kind: tuple(parts)}))  # type: ignore[misc]
     except _BudgetUsed:
         pass
-    return search.plan, search.result, search.runs
-
-
-class _Search:
-    """The smallest plan so far, and its result."""
-
-    def __init__(self, plan: Plan, first: PlanResult, run: Callable[[Plan], PlanResult], max_runs: int) -> None:
-        self.plan, self.result, self.runs = plan, first, 0
-        self._run, self._max_runs = run, max_runs
-        self._invariant = _invariant(first)
-
-    def _breaks(self, candidate: Plan) -> bool:
-        """Runs the candidate; if it has the violation, it becomes the smallest plan so far."""
-        if self.runs >= self._max_runs:
-            raise _BudgetUsed
-        self.runs += 1
-        result = self._run(candidate)
-        if _invariant(result) != self._invariant:
-            return False
-        self.plan, self.result = candidate, result
-        return True
-
-    def leave_out_later_parts(self) -> None:
-        """Leaves out everything that begins after the violation."""
-        assert self.result.violation is not None
-        at_ms = self.result.violation.time_ms
-        faults = tuple(fault for fault in self.plan.faults if fault.at_ms <= at_ms)
-        operations = tuple(operation for operation in self.plan.operations if operation.at_ms <= at_ms)
-        candidate = self.plan.model_copy(update={"faults": faults, "operations": operations})
-        if candidate.sizes != self.plan.sizes:
-            self._breaks(candidate)
-
-    def minimise(self, name: str) -> None:
-        """Leaves out as many faults or operations (`name`) as possible."""
-
-        def breaks(parts: Sequence[object]) -> bool:
-            return self._breaks(self.plan.model_copy(update={name: tuple(parts)}))
-
-        minimised(getattr(self.plan, name), breaks)
-
-
-def _invariant(result: PlanResult) -> str | None:
-    return None if result.violation is None else result.violation.invariant
+    return small, result, runs
 
 
 def minimised(parts: Sequence[_Part], breaks: Callable[[Sequence[_Part]], bool]) -> list[_Part]:

@@ -3,10 +3,12 @@
 Faults that are drawn one by one rarely come in the order to which a protocol is most sensitive: a message is delayed,
 a node fails meanwhile, then the message arrives. An *episode* is such a sequence for one partition, with its `leader`,
 a follower called `member`, and the `others`. An episode begins with a preferred leader election, so that in most cases
-the leader is the one it expects; in the other cases it is one more random sequence. Themes depend on the protocol's
-timeouts (session, lag) and its message types only.
+the leader is the one it expects; in the other cases it is one more random sequence. The bias of a theme has the sizes
+and configs without which it has no effect.
 
-A theme may need sizes or configs to be effective; these are its bias.
+The last three are about messages that were right when they were sent, and that an epoch has to refuse by now: the epoch
+of a producer, of a broker's incarnation or of the controllers' quorum rises while copies of earlier messages are under
+way, or while a node goes on in its former epoch.
 """
 
 from __future__ import annotations
@@ -15,19 +17,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from experiments.faults import recipes
-from experiments.faults.kinds.links import Cut, Effect
+from experiments.faults.kinds.links import Cut, Effect, MessageKind
 from experiments.faults.kinds.machines import FullDisk
 from experiments.faults.kinds.processes import Crash, Pause, Restart
 from experiments.faults.recipes import CLIENT, CONTROLLER
 from experiments.hunt.fuzz.bias import NO_BIAS, Bias
-from experiments.hunt.fuzz.late_themes import LATE_THEMES
 from experiments.hunt.fuzz.scene import Episode, Part, Quiet, RequestedElection, Scene
 from protocol.config import (
+    BATCH_SIZE,
     BROKER_HEARTBEAT_INTERVAL_MS,
     BROKER_SESSION_TIMEOUT_MS,
+    DELIVERY_TIMEOUT_MS,
+    ENABLE_IDEMPOTENCE,
     LOG_RETENTION_CHECK_INTERVAL_MS,
     MIN_INSYNC_REPLICAS,
     REPLICA_LAG_TIME_MAX_MS,
+    REQUEST_TIMEOUT_MS,
     RETENTION_BYTES,
     SEGMENT_BYTES,
     UNCLEAN_LEADER_HOOK,
@@ -35,7 +40,7 @@ from protocol.config import (
     UNCLEAN_RECOVERY_TIMEOUT_MS,
     Generation,
 )
-from protocol.ids import RECOVERY_MANAGER, NodeId
+from protocol.ids import FIRST_CONTROLLER, RECOVERY_MANAGER, NodeId
 
 RECOVERIES = Bias(
     generation=Generation.KIP_966, replicas=3, min_isr=2, partitions=1, config={UNCLEAN_RECOVERY_TIMEOUT_MS: 2_000}
@@ -50,11 +55,21 @@ MOVES_WITHOUT_LEADER = Bias(
     topic={UNCLEAN_RECOVERY_STRATEGY: "proactive"},
 )
 """Partitions that may be reassigned without a leader, and then recovered or led by what was being added."""
-
-
+_GIVES_UP_MS = 1_200
+"""`delivery.timeout.ms` where a producer gives batches up."""
+_FORMER_EPOCHS = Bias(
+    partitions=1,
+    config={ENABLE_IDEMPOTENCE: True, DELIVERY_TIMEOUT_MS: _GIVES_UP_MS, REQUEST_TIMEOUT_MS: 1_000, BATCH_SIZE: 1},
+)
+"""An idempotent producer that soon gives up, and whose batches have one record each: the sequence numbers of its
+successive epochs are the same.
+"""
+_QUORUM = 3
 _QUICK = {REPLICA_LAG_TIME_MAX_MS: 3_000, BROKER_SESSION_TIMEOUT_MS: 1_000, BROKER_HEARTBEAT_INTERVAL_MS: 250}
 _SESSION_EFFECTS: Sequence[Effect] = ("lose", "lose", "duplicate", "reorder")
 _PRODUCER_EFFECTS: Sequence[Effect] = ("lose", "duplicate", "reorder")
+_LATE_EFFECTS: Sequence[Effect] = ("duplicate", "duplicate", "reorder")
+_TO_CONTROLLER: Sequence[MessageKind] = ("registrations", "heartbeats", "proposals", "metadata")
 
 
 def _empty_member(scene: Scene) -> Iterator[Part]:
@@ -108,9 +123,7 @@ def _leadership_returns(scene: Scene) -> Iterator[Part]:
 
 
 def _unread_fencing(scene: Scene) -> Iterator[Part]:
-    """A follower that is fenced catches up before its leader has read of the fencing; a refused proposal may arrive
-    again.
-    """
+    """A fenced follower catches up before its leader reads of the fencing; a refused proposal may arrive again."""
     unseen_ms = scene.at_ms + scene.away_ms
     fenced_ms = unseen_ms + scene.gone_ms
     back_ms = scene.after(fenced_ms, 0, 700)
@@ -149,9 +162,9 @@ def _late_proposals(scene: Scene) -> Iterator[Part]:
         yield scene.reassign(scene.after(back_ms, 50, 1_000), end_ms + 1_000, _elsewhere(scene))
 
 
-def _elsewhere(scene: Scene) -> list[NodeId]:
-    """As many replicas, none of them the leader, if there are enough brokers."""
-    others = scene.other_than(scene.leader)
+def _elsewhere(scene: Scene, *without: NodeId) -> list[NodeId]:
+    """As many replicas, none of them the leader or one of these, if there are enough brokers."""
+    others = [broker for broker in scene.other_than(scene.leader) if broker not in without]
     return scene.rng.sample(others, min(1 + len(scene.followers), len(others)))
 
 
@@ -168,15 +181,9 @@ def _all_restart(scene: Scene) -> Iterator[Part]:
     """All brokers restart while a producer waits for responses."""
     deaf_ms = scene.after(scene.at_ms, 0, 500)
     fails_ms = scene.after(deaf_ms, 50, 1_200)
-    yield Cut(
-        at_ms=deaf_ms,
-        duration_ms=scene.after(fails_ms, 20, 1_500) - deaf_ms,
-        source=tuple(scene.brokers),
-        target=CLIENT,
-        one_way=True,
-    )
-    for broker in scene.brokers:
-        yield recipes.kill(broker, fails_ms, scene.after(fails_ms, 1, 300))
+    heard_ms, brokers = scene.after(fails_ms, 20, 1_500), tuple(scene.brokers)
+    yield Cut(at_ms=deaf_ms, duration_ms=heard_ms - deaf_ms, source=brokers, target=CLIENT, one_way=True)
+    yield from (recipes.kill(broker, fails_ms, scene.after(fails_ms, 1, 300)) for broker in scene.brokers)
 
 
 def _sessions(scene: Scene) -> Iterator[Part]:
@@ -184,13 +191,10 @@ def _sessions(scene: Scene) -> Iterator[Part]:
     begin_ms = scene.at_ms
     for _ in range(4):
         end_ms = scene.after(begin_ms, 500, 2_500)
-        ends = (scene.member,), scene.other_than(scene.member)
-        source, target = ends if scene.perhaps() else ends[::-1]
+        ends = scene.either_way((scene.member,), scene.other_than(scene.member))
         effect, share = scene.rng.choice(_SESSION_EFFECTS), scene.rng.choice((50, 300))
         late_ms = 0 if effect == "lose" else scene.rng.choice((10, 300, 2_500))
-        yield recipes.disturb(
-            source, target, effect, begin_ms, end_ms, per_mille=share, delay_ms=late_ms, only="fetches"
-        )
+        yield recipes.disturb(*ends, effect, begin_ms, end_ms, per_mille=share, delay_ms=late_ms, only="fetches")
         begin_ms = scene.after(begin_ms, 200, 2_500)
 
 
@@ -222,8 +226,7 @@ def _quick_return(scene: Scene) -> Iterator[Part]:
 
 def _slow_routine(scene: Scene) -> Iterator[Part]:
     """All brokers restart, and a leader that was elected uncleanly is fenced during its slow data-loss routine."""
-    for broker in scene.brokers:
-        yield recipes.kill(broker, scene.at_ms, scene.after(scene.at_ms, 1, 300))
+    yield from (recipes.kill(broker, scene.at_ms, scene.after(scene.at_ms, 1, 300)) for broker in scene.brokers)
     unseen_ms = scene.after(scene.at_ms + scene.gone_ms, 500, 2_000)
     for broker in scene.brokers if scene.perhaps() else (scene.leader,):
         yield recipes.lose_heartbeats(broker, unseen_ms, unseen_ms + scene.gone_ms)
@@ -243,8 +246,7 @@ def _cancelled_leader(scene: Scene) -> Iterator[Part]:
     is back. In most episodes an adding replica leads meanwhile and fails last, and a user requests an unclean election
     while a recovery waits; in the others no adding replica has anything of the log.
     """
-    others = [broker for broker in scene.brokers if broker not in (scene.leader, *scene.followers)]
-    adding = scene.rng.sample(others, min(1 + len(scene.followers), len(others)))
+    adding = _elsewhere(scene, *scene.followers)
     if scene.perhaps(0.7):
         moves_ms = scene.after(scene.at_ms, 100, 600)
         fails_ms = scene.after(moves_ms, 300, 900)
@@ -298,14 +300,11 @@ def _short_segments(scene: Scene) -> Iterator[Part]:
 def _producer_trouble(scene: Scene) -> Iterator[Part]:
     """Batches and their responses are lost, delayed or duplicated while leaders change."""
     for _ in range(2):
-        ends = CLIENT, tuple(scene.brokers)
-        source, target = ends if scene.perhaps() else ends[::-1]
+        ends = scene.either_way(CLIENT, scene.brokers)
         effect, begin_ms = scene.rng.choice(_PRODUCER_EFFECTS), scene.after(scene.at_ms, 0, 1_500)
         end_ms, share = scene.after(begin_ms, 500, 3_000), scene.rng.choice((100, 300, 1_000))
         late_ms = 0 if effect == "lose" else scene.rng.choice((50, 1_000))
-        yield recipes.disturb(
-            source, target, effect, begin_ms, end_ms, per_mille=share, delay_ms=late_ms, only="produce"
-        )
+        yield recipes.disturb(*ends, effect, begin_ms, end_ms, per_mille=share, delay_ms=late_ms, only="produce")
     fails_ms = scene.after(scene.at_ms, 300, 2_000)
     yield Restart(at_ms=fails_ms, duration_ms=scene.rng.randint(300, 1_500), node=scene.leader)
     yield RequestedElection(scene.after(fails_ms, 2_000, 3_000))
@@ -374,9 +373,7 @@ def _missing_candidate(scene: Scene) -> Iterator[Part]:
 
 
 def _late_metadata(scene: Scene) -> Iterator[Part]:
-    """No in-sync replica is left, and the only candidate learns late that there is no leader, or responds late; an
-    eligible replica may return meanwhile.
-    """
+    """No ISR member is left, and the only candidate learns late that there is no leader, or responds late."""
     fails_ms = scene.at_ms + scene.away_ms
     back_ms = scene.after(fails_ms + scene.gone_ms, 1_500, 3_000)
     end_ms = scene.after(back_ms, 3_000, 4_500)
@@ -388,15 +385,12 @@ def _late_metadata(scene: Scene) -> Iterator[Part]:
     yield recipes.disturb(CONTROLLER, (scene.member,), "delay", fails_ms, back_ms, delay_ms=late_ms, only="metadata")
     yield Restart(at_ms=fails_ms, duration_ms=back_ms - fails_ms, node=scene.leader)
     if scene.recovers and scene.perhaps():
-        source, target = (scene.member,), (RECOVERY_MANAGER,)
-        late_ms = scene.rng.choice((3_000, 4_000))
-        yield recipes.disturb(source, target, "delay", fails_ms, end_ms, delay_ms=late_ms, only="recoveries")
+        ends, late_ms = ((scene.member,), (RECOVERY_MANAGER,)), scene.rng.choice((3_000, 4_000))
+        yield recipes.disturb(*ends, "delay", fails_ms, end_ms, delay_ms=late_ms, only="recoveries")
 
 
 def _longer_log(scene: Scene) -> Iterator[Part]:
-    """A leader that is cut off goes on appending; the next leader appends little and loses some of it, and then the
-    partition has no leader.
-    """
+    """A leader that is cut off goes on appending; the next one appends little, loses some of it, and fails."""
     back_ms = scene.after(scene.at_ms + 2 * scene.gone_ms, 1_000, 2_000)
     leads_ms = scene.at_ms + scene.gone_ms
     fails_ms = scene.after(leads_ms, 100, 700)
@@ -406,6 +400,57 @@ def _longer_log(scene: Scene) -> Iterator[Part]:
         yield recipes.isolate(scene.member, (other,), cut_ms, fails_ms + 100)
         yield recipes.kill(other, fails_ms, scene.after(back_ms, 100, 800))
     yield Crash(at_ms=fails_ms, duration_ms=back_ms - fails_ms, node=scene.member, loses="records", count=20)
+
+
+def _former_producer_epochs(scene: Scene) -> Iterator[Part]:
+    """A producer gives batches up and goes on in its next epoch, while copies of earlier batches arrive."""
+    end_ms = scene.at_ms
+    for _ in range(3):
+        begin_ms = scene.after(end_ms, 400, 1_000)
+        end_ms = scene.after(begin_ms, _GIVES_UP_MS, _GIVES_UP_MS + 600)
+        target, source = scene.either_way(CLIENT, scene.brokers, 0.3)
+        yield recipes.disturb(source, target, "lose", begin_ms, end_ms, only="produce")
+        yield Quiet(scene.after(begin_ms, 100, 400), end_ms)
+    late_ms = 2 * _GIVES_UP_MS
+    yield recipes.disturb(CLIENT, scene.brokers, "duplicate", scene.at_ms, end_ms, only="produce", delay_ms=late_ms)
+
+
+def _former_incarnations(scene: Scene) -> Iterator[Part]:
+    """A broker restarts twice, while messages of its former incarnations, or the responses to them, arrive late."""
+    broker = scene.rng.choice((scene.leader, scene.member))
+    others = scene.other_than(broker)
+    end_ms = scene.at_ms
+    for _ in range(2):
+        fails_ms = scene.after(end_ms, 300, 1_500)
+        end_ms = scene.after(fails_ms, 30, 400)
+        fails = recipes.kill if scene.perhaps() else recipes.fail_power
+        yield fails(broker, fails_ms, end_ms)
+    end_ms = scene.after(end_ms, 500, 1_500)
+    late: list[tuple[MessageKind, Sequence[int]]] = [(kind, CONTROLLER) for kind in _TO_CONTROLLER]
+    for kind, peers in scene.rng.sample([*late, ("fetches", others)], 3):
+        ends = scene.either_way((broker,), peers)
+        effect, delay_ms = scene.rng.choice(_LATE_EFFECTS), scene.rng.choice((300, 1_000, 2_500))
+        yield recipes.disturb(*ends, effect, scene.at_ms, end_ms, only=kind, delay_ms=delay_ms)
+
+
+def _divided_quorum(scene: Scene) -> Iterator[Part]:
+    """Single controllers are cut off from the others, while brokers still reach them, or fail; meanwhile leaders of
+    partitions change, so that there is something to append in both epochs of the quorum.
+    """
+    controllers = tuple(range(FIRST_CONTROLLER, FIRST_CONTROLLER + _QUORUM))
+    begin_ms = scene.at_ms
+    for _ in range(3):
+        one = scene.rng.choice(controllers)
+        end_ms = scene.after(begin_ms, 700, 3_500)
+        if scene.perhaps(0.7):
+            yield recipes.isolate(one, controllers, begin_ms, end_ms)
+        else:
+            yield recipes.fail_power(one, begin_ms, end_ms)
+        broker = scene.rng.choice((scene.leader, scene.member))
+        fails_ms = scene.after(begin_ms, 0, 600)
+        yield recipes.kill(broker, fails_ms, scene.after(fails_ms, 30, 800))
+        yield RequestedElection(scene.after(fails_ms, 800, 2_000))
+        begin_ms = scene.after(end_ms, 100, 1_500)
 
 
 THEMES: dict[str, tuple[Episode, Bias]] = {
@@ -437,6 +482,8 @@ THEMES: dict[str, tuple[Episode, Bias]] = {
     "handovers": (_handovers, NO_BIAS),
     "controller gone": (_controller_gone, NO_BIAS),
     "cancelled leader": (_cancelled_leader, MOVES_WITHOUT_LEADER),
-    **LATE_THEMES,
+    "former producer epochs": (_former_producer_epochs, _FORMER_EPOCHS),
+    "former incarnations": (_former_incarnations, NO_BIAS),
+    "divided quorum": (_divided_quorum, Bias(controllers=_QUORUM)),
 }
 """By name: the episode, and the bias that it needs. The order decides which themes a seed gets."""

@@ -1,9 +1,8 @@
 """Topics that are deleted and created again under the same name during a run.
 
-An *incarnation* of a topic begins with its creation. What an earlier one has acknowledged is promised no more, and must
-not come back. Clients name topics by their names, so which incarnation took a record is not always known: a leader that
-has not read of the deletion goes on. An incarnation is *settled* when all brokers run and know the topic under its new
-id; what a client begins from then on concerns this incarnation.
+What an earlier incarnation of a topic has acknowledged is promised no more, and must not come back. Which incarnation
+took a record is not always known: a leader that has not read of the deletion goes on. An incarnation is *settled* when
+all brokers run and know the topic under its new id; what a client begins from then on concerns this incarnation.
 """
 
 from __future__ import annotations
@@ -48,7 +47,6 @@ class TopicIncarnations:
                 self._has_ended(now_ms, names[0])
 
     def _has_ended(self, now_ms: TimeMs, topic: str) -> None:
-        """The present incarnation of the topic is deleted."""
         self._past.setdefault(topic, set()).update(self._acknowledged(topic))
         if not self._unsettled:
             self._engine.cluster.call_at(now_ms, self._look)
@@ -79,7 +77,6 @@ class TopicIncarnations:
         return topic_id is not None and known == {topic_id}
 
     def are_settled(self) -> bool:
-        """Whether all topics are settled."""
         return not self._unsettled
 
     def precedes(self, topic: str, at_ms: TimeMs) -> bool:

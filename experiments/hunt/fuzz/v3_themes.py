@@ -1,7 +1,5 @@
-"""Themes of generation `v3`: episodes around the store, the sessions of brokers, and the elected controller.
-
-The forms are those of `themes.py`. A leader writes its ISR while its session expires or the controller elects another;
-a controller is deposed with writes and commands on their way; the store is away while leaders want to write.
+"""Themes of generation `v3`, as those of `themes.py`, around the store, the sessions of brokers, and the elected
+controller.
 """
 
 from __future__ import annotations
@@ -66,16 +64,8 @@ def _late_commands(scene: Scene) -> Iterator[Part]:
     effect = scene.rng.choice(_EFFECTS)
     delay_ms = 0 if effect == "lose" else scene.rng.choice((300, 1_500, 4_000))
     for broker in scene.brokers:
-        yield recipes.disturb(
-            (broker,),
-            scene.other_than(broker),
-            effect,
-            scene.at_ms,
-            end_ms,
-            per_mille=500,
-            delay_ms=delay_ms,
-            only="commands",
-        )
+        ends = (broker,), scene.other_than(broker)
+        yield recipes.disturb(*ends, effect, scene.at_ms, end_ms, per_mille=500, delay_ms=delay_ms, only="commands")
     yield recipes.kill(scene.leader, scene.after(scene.at_ms, 100, 500), scene.after(scene.at_ms, 800, 1_500))
     yield RequestedElection(scene.after(scene.at_ms + scene.gone_ms, 500, 1_500))
     yield Expire(at_ms=scene.after(scene.at_ms + scene.gone_ms, 1_500, 2_500), duration_ms=1, node=scene.member)
@@ -100,10 +90,8 @@ def _store_link(scene: Scene) -> Iterator[Part]:
     end_ms = scene.at_ms + scene.away_ms + scene.gone_ms
     effect = scene.rng.choice(_STORE_EFFECTS)
     delay_ms = 0 if effect == "lose" else scene.rng.choice((50, 500, 1_500))
-    ends = (tuple(scene.brokers), _STORE)
-    source, target = ends if scene.perhaps() else ends[::-1]
-    share = scene.rng.choice((50, 200))
-    yield recipes.disturb(source, target, effect, scene.at_ms, end_ms, per_mille=share, delay_ms=delay_ms, only="store")
+    ends, share = scene.either_way(scene.brokers, _STORE), scene.rng.choice((50, 200))
+    yield recipes.disturb(*ends, effect, scene.at_ms, end_ms, per_mille=share, delay_ms=delay_ms, only="store")
     yield recipes.lose_fetch_responses(scene.member, scene.brokers, scene.at_ms, scene.at_ms + scene.away_ms)
     if scene.perhaps():
         yield recipes.kill(scene.leader, scene.after(scene.at_ms, 500, 1_500), scene.after(end_ms, 0, 500))
@@ -149,20 +137,16 @@ def _late_init(scene: Scene) -> Iterator[Part]:
     back_ms = scene.at_ms + scene.away_ms
     end_ms = back_ms + scene.gone_ms
     yield recipes.lose_fetch_responses(scene.member, scene.brokers, scene.at_ms, back_ms)
-    others = scene.other_than(scene.leader)
-    delay_ms = scene.rng.choice((300, 1_000))
-    yield recipes.disturb(
-        others, (scene.leader,), "delay", scene.at_ms, end_ms, only="commands", delay_ms=delay_ms, per_mille=700
-    )
+    others, delay_ms = scene.other_than(scene.leader), scene.rng.choice((300, 1_000))
+    ends = others, (scene.leader,)
+    yield recipes.disturb(*ends, "delay", scene.at_ms, end_ms, only="commands", delay_ms=delay_ms, per_mille=700)
     for wrote_ms in (scene.at_ms + scene.away_ms * 2 // 3, back_ms):
         for broker in others:
             yield Expire(at_ms=scene.after(wrote_ms, 0, 400), duration_ms=1, node=broker)
 
 
 def _moved_partition(scene: Scene) -> Iterator[Part]:
-    """A partition moves, and again before it has arrived, while brokers fail, one of which is the controller (A37-A41,
-    M44).
-    """
+    """A partition moves, and again before it has arrived, while brokers and the controller fail (A37-A41, M44)."""
     at_ms, size = scene.at_ms, 1 + len(scene.followers)
     for _ in range(scene.rng.choice((1, 1, 2))):
         end_ms = at_ms + scene.rng.choice((800, 4_000, 9_000))

@@ -1,19 +1,17 @@
 """How many seeds each mutant survives, and which invariant kills it.
 
-Each mutant runs with the seeds from 0 on, in the plans or quorum runs that its focus asks for, until a run violates
-something. `--swarm` repeats that with the plans that the same seeds give without a focus: those verdicts say which
-guards the default swarm would miss.
-
-A guard is switched off for a whole process, so mutants are spread over processes. A verdict depends on the mutant and
-the number of seeds only.
+Each mutant runs with the seeds from 0 on, with its focus, until a run violates something. `--swarm` repeats that
+without the focus: those verdicts say which guards the default swarm would miss. A guard is switched off for a whole
+process, so mutants are spread over processes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
-from experiments.hunt.mutants.mutant import Mutant, switched_off
+from experiments.hunt.mutants.mutant import switched_off
 from experiments.hunt.mutants.registry import all_mutants, mutant_named
 from experiments.support.processes import process_pool
 
@@ -32,20 +30,10 @@ class Verdict:
     invariant: str | None
 
 
-def verdict(name: str, seeds: int = SEEDS) -> Verdict:
-    """Runs a mutant with at most `seeds` seeds and its focus. InputError for an unknown name."""
+def verdict(name: str, seeds: int = SEEDS, swarm: bool = False) -> Verdict:
+    """Runs a mutant with its focus, or in the default swarm. InputError for an unknown name."""
     mutant = mutant_named(name)
-    return _first(mutant, seeds, mutant.focus.first_violation)
-
-
-def swarm_verdict(name: str, seeds: int) -> Verdict:
-    """Runs a mutant with at most `seeds` seeds of the default swarm. InputError for an unknown name."""
-    mutant = mutant_named(name)
-    return _first(mutant, seeds, mutant.focus.violation_without_focus)
-
-
-def _first(mutant: Mutant, seeds: int, violation_of: Callable[[int], str | None]) -> Verdict:
-    """The verdict of the first seed whose run violates something."""
+    violation_of = mutant.focus.violation_without_focus if swarm else mutant.focus.first_violation
     with switched_off(mutant):
         violations = ((seed, violation_of(seed)) for seed in range(seeds))
         seed, invariant = next((found for found in violations if found[1] is not None), (seeds - 1, None))
@@ -54,28 +42,22 @@ def _first(mutant: Mutant, seeds: int, violation_of: Callable[[int], str | None]
 
 def verdicts(names: Sequence[str], seeds: int, jobs: int, swarm: bool = False) -> Iterator[Verdict]:
     """The verdicts on these mutants, in their order, from `jobs` processes: with their focus, or with the swarm."""
-    decide = swarm_verdict if swarm else verdict
     if jobs == 1:
-        yield from (decide(name, seeds) for name in names)
+        yield from (verdict(name, seeds, swarm) for name in names)
         return
     with process_pool(jobs) as pool:
-        under_way = [pool.submit(decide, name, seeds) for name in names]
+        under_way = [pool.submit(verdict, name, seeds, swarm) for name in names]
         yield from (future.result() for future in under_way)
 
 
 def page(found: Sequence[Verdict], swarm: Sequence[Verdict] = ()) -> str:
     """The table of docs/mutants.md, with two more columns if there are verdicts of the swarm on the same mutants."""
     titles = ["mutant", "guard", "without it", "seeds", "caught by", *(["swarm", "caught by"] if swarm else [])]
-    lines = [_row(titles), "|" + "---|" * len(titles)]
-    for index, item in enumerate(found):
-        cells = [f"`{item.mutant}`", item.guard, all_mutants()[item.mutant].instead, *_cells(item)]
-        lines.append(_row(cells + (_cells(swarm[index]) if swarm else [])))
-    return "\n".join(lines)
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _cells(item: Verdict) -> list[str]:
-    return [str(item.seeds), str(item.invariant)] if item.killed else [f"not in {item.seeds}", ""]
+    rows = [titles]
+    for found_by in zip_longest(found, swarm) if swarm else zip(found, strict=True):
+        item = found_by[0]
+        rows.append([f"`{item.mutant}`", item.guard, all_mutants()[item.mutant].instead])
+        for one in found_by:
+            rows[-1] += [str(one.seeds), str(one.invariant)] if one.killed else [f"not in {one.seeds}", ""]
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(titles), *lines[1:]])

@@ -1,12 +1,8 @@
 """A mutant: one guard of the protocol, and the code that replaces it while the guard is switched off.
 
 The protocol knows nothing of mutants. A mutant changes the source of one or a few functions; while `switched_off`
-lasts, these functions run the code that is compiled from the changed source, in the whole process. Only the commands
-that hunt for defects enter that block; guards have no switch.
-
-A mutant's focus says which runs are to reveal it. Mutants of brokers and controllers run in plans of the fuzz
-(`PlanFocus`): drawn by the swarm, drawn with a bias, or one written plan. Mutants of the quorum run in the quorum's
-simulation (`QuorumFocus`).
+lasts, these functions run the code that is compiled from the changed source, in the whole process. A mutant's focus
+says which runs are to reveal it: plans of the fuzz (`PlanFocus`), or runs of the quorum's simulation (`QuorumFocus`).
 """
 
 from __future__ import annotations
@@ -22,22 +18,80 @@ from typing import Annotated
 
 from pydantic import Field
 
+from experiments.faults.kinds import AnyFault
 from experiments.hunt.fuzz.bias import NO_BIAS, Bias
-from experiments.hunt.fuzz.plan import Plan
-from experiments.hunt.fuzz.run import run_plan
+from experiments.hunt.fuzz.plan import Elect, Operation, Plan, Read, Send
+from experiments.hunt.fuzz.run import BEGIN_MS, run_plan
 from experiments.hunt.fuzz.swarm import draw
 from experiments.hunt.mutants.mutation import WRITTEN, Mutation, changed_codes
-from experiments.hunt.mutants.script import Script
 from experiments.hunt.quorum import chaos
+from experiments.scenarios.model import TopicModel
 from experiments.support.build import is_compiled
 from experiments.support.errors import InputError
-from experiments.support.fields import AsTuple, StrictModel
+from experiments.support.fields import AsTuple, ClusterConfigs, ConfigSetting, Index, Milliseconds, StrictModel
+from protocol.config import MIN_INSYNC_REPLICAS, Generation
+from protocol.v3.store.settings import StoreSettings
+
+TOPIC = "t"
+END_MS = 16_000
+"""When the operations end, and the faults that last until the end of a script."""
+CONFIG: dict[str, ConfigSetting] = {
+    "broker.session.timeout.ms": 2_000,
+    "broker.heartbeat.interval.ms": 500,
+    "replica.lag.time.max.ms": 1_500,
+    "request.timeout.ms": 1_500,
+    "delivery.timeout.ms": 12_000,
+}
+
+
+class Script(StrictModel):
+    """A written plan with these faults, for mutants that only a rare sequence of faults reveals. A producer sends ten
+    records at a time to the partitions in turn and a reader follows. At each time in `elect_at_ms` a preferred leader
+    election of partition 0 is requested, in `elect_uncleanly_at_ms` an unclean one. `config` replaces single settings
+    of `CONFIG`. With a `store` the plan is of `v3`.
+    """
+
+    brokers: Annotated[int, Field(ge=1)] = 3
+    replicas: Annotated[int, Field(ge=1)] = 3
+    min_isr: Annotated[int, Field(ge=1)] = 2
+    partitions: Annotated[int, Field(ge=1)] = 1
+    send_every_ms: Milliseconds = 500
+    elect_at_ms: Annotated[tuple[Index, ...], AsTuple] = ()
+    elect_uncleanly_at_ms: Annotated[tuple[Index, ...], AsTuple] = ()
+    config: ClusterConfigs = Field(default_factory=dict)
+    store: StoreSettings | None = None
+    faults: Annotated[tuple[AnyFault, ...], AsTuple]
+
+    def plan(self, seed: int) -> Plan:
+        """The plan, to which seeds give different latencies."""
+        assignments = [
+            [(first + turn) % self.brokers for turn in range(self.replicas)] for first in range(self.partitions)
+        ]
+        return Plan(
+            seed=seed,
+            brokers=self.brokers,
+            generation=(Generation.KIP_966 if self.store is None else Generation.V3).value,
+            store=self.store,
+            config=CONFIG | self.config,
+            topics=(TopicModel(name=TOPIC, assignments=assignments, config={MIN_INSYNC_REPLICAS: self.min_isr}),),
+            operations=tuple(self._operations()),
+            faults=self.faults,
+        )
+
+    def _operations(self) -> list[Operation]:
+        found: list[Operation] = []
+        for at_ms in range(BEGIN_MS - 500, END_MS, self.send_every_ms):
+            number, partition = len(found) + 1, len(found) // 2 % self.partitions
+            found.append(Send(at_ms=at_ms, id=number, topic=TOPIC, partition=partition, records=10, record_bytes=100))
+            found.append(Read(at_ms=at_ms, id=number + 1, topic=TOPIC, partition=partition, reader=0, max_wait_ms=200))
+        for unclean, times_ms in ((False, self.elect_at_ms), (True, self.elect_uncleanly_at_ms)):
+            for at_ms in times_ms:
+                found.append(Elect(id=len(found) + 1, at_ms=at_ms, topic=TOPIC, partition=0, unclean=unclean))
+        return found
 
 
 class PlanFocus(StrictModel):
-    """Plans of the fuzz that are drawn with a `bias`, or the plan of a `script`. `why` says in a sentence what happens
-    in them; it is empty without either.
-    """
+    """Plans drawn with a `bias`, or the plan of a `script`; `why` says in a sentence what happens in them."""
 
     bias: Bias = NO_BIAS
     script: Script | None = None
@@ -70,11 +124,9 @@ class QuorumFocus(StrictModel):
     why: str = ""
 
     def first_violation(self, seed: int) -> str | None:
-        """As `PlanFocus.first_violation`."""
         return chaos.run(seed, self.quorum).violation
 
     def violation_without_focus(self, seed: int) -> str | None:
-        """As `PlanFocus.violation_without_focus`."""
         return chaos.run(seed).violation
 
 

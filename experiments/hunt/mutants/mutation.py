@@ -1,7 +1,7 @@
 """One-line mutations of Python source: where they are possible, and the source with one of them.
 
-The theory is that of mutation analysis (DeMillo, Lipton and Sayward, "Hints on test data selection", 1978): programmers
-write programs that are nearly right, so tests that notice every small change notice most defects. Five operators:
+Mutation analysis (DeMillo, Lipton and Sayward, "Hints on test data selection", 1978): programmers write programs that
+are nearly right, so tests that notice every small change notice most defects. Five operators:
 
 - `comparison`: a comparison is negated, `and` and `or` change places, a `not` is left out;
 - `boundary`: `<` and `<=`, `>` and `>=`, `min` and `max` change places;
@@ -37,17 +37,10 @@ PROTOCOL = "protocol"
 LONGEST_TEXT = 200
 """How many characters of an expression identify it."""
 
-_Pair = tuple[type[ast.cmpop], type[ast.cmpop]]
-
-
-def _both_ways(*pairs: _Pair) -> dict[type[ast.cmpop], type[ast.cmpop]]:
-    return dict([*pairs, *((other, one) for one, other in pairs)])
-
-
-_NEGATED = _both_ways(
-    (ast.Eq, ast.NotEq), (ast.Lt, ast.GtE), (ast.Gt, ast.LtE), (ast.Is, ast.IsNot), (ast.In, ast.NotIn)
-)
-_AT_THE_BOUNDARY = _both_ways((ast.Lt, ast.LtE), (ast.Gt, ast.GtE))
+_Comparisons = dict[type[ast.cmpop], type[ast.cmpop]]
+_NEGATED: _Comparisons = {ast.Eq: ast.NotEq, ast.Lt: ast.GtE, ast.Gt: ast.LtE, ast.Is: ast.IsNot, ast.In: ast.NotIn}
+_NEGATED |= {other: one for one, other in _NEGATED.items()}
+_AT_THE_BOUNDARY: _Comparisons = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
 _EXTREMES = {"min": "max", "max": "min"}
 _NOT_CODE = frozenset({"annotation", "returns", "decorator_list", "bases", "msg"})
 """Fields of syntax nodes that decide nothing at run time, or only what an error says."""
@@ -74,7 +67,6 @@ class Mutation:
 
     @property
     def change(self) -> str:
-        """The change in one line."""
         return f"{self.operator}: `{' '.join(self.before.split())}` becomes `{' '.join(self.after.split())}`"
 
     def __str__(self) -> str:
@@ -108,7 +100,6 @@ def modules() -> tuple[str, ...]:
 
 
 def path_of(module: str) -> Path:
-    """The source file of a module."""
     return ROOT.joinpath(*module.split(".")).with_suffix(".py")
 
 
@@ -148,7 +139,6 @@ def compiled(module: str, tree: ast.Module) -> CodeType:
 
 
 def _code_of(function: str, code: CodeType) -> CodeType:
-    """The code of a function within the code of its module."""
     inner = [item for item in code.co_consts if isinstance(item, CodeType)]
     found = next((item for item in inner if item.co_qualname == function), None)
     return found or _code_of(function, next(item for item in inner if function.startswith(f"{item.co_qualname}.")))
@@ -170,26 +160,21 @@ def _site_of(mutation: Mutation, tree: ast.Module, source: str) -> Site:
 
 
 def _written_sites(mutation: Mutation, tree: ast.Module, source: str) -> Iterator[Site]:
-    """The places where a mutation of the operator `written` applies."""
     lines, turn, written = source.splitlines(), 0, ast.parse(mutation.after).body
     for function, parent, field, index, node in _places(tree, ""):
-        is_there = f"{function}.".startswith(f"{mutation.function}.")
-        if not is_there or not _is_meant(mutation.before, parent, field, index, node):
+        if not f"{function}.".startswith(f"{mutation.function}."):
+            continue
+        if not mutation.before:
+            is_meant = isinstance(parent, ast.FunctionDef) and (field, index) == ("body", 0)
+        else:  # an expression that is a statement is meant as the statement
+            is_meant = not isinstance(parent, ast.Expr) and ast.unparse(node) == mutation.before
+        if not is_meant:
             continue
         number = getattr(node, "lineno")  # noqa: B009
         found = replace(mutation, line=mutation.line and lines[number - 1].strip(), turn=turn)
         turn += found.line == mutation.line
         replacement = _replacement(node, written if mutation.before else [*written, node])
         yield Site(found, number, parent, field, index, ast.copy_location(replacement, node))
-
-
-def _is_meant(before: str, parent: ast.AST, field: str, index: int | None, node: ast.AST) -> bool:
-    """Whether the code `before` is this node; empty: the first statement of a function. An expression that is a
-    statement is meant as the statement.
-    """
-    if not before:
-        return isinstance(parent, ast.FunctionDef) and (field, index) == ("body", 0)
-    return not isinstance(parent, ast.Expr) and ast.unparse(node) == before
 
 
 def _replacement(node: ast.AST, written: list[Any]) -> ast.AST:
@@ -242,7 +227,9 @@ def _is_for_types(node: ast.AST) -> bool:
 def _changes(parent: ast.AST, field: str, node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
     """(operator, replacement) for each mutation of one node."""
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
-        yield from _changed_comparisons(node)
+        for operator, others in (("comparison", _NEGATED), ("boundary", _AT_THE_BOUNDARY)):
+            if other := others.get(type(node.ops[0])):
+                yield operator, ast.Compare(node.left, [other()], node.comparators)
     elif isinstance(node, ast.BoolOp):
         yield "comparison", ast.BoolOp(ast.Or() if isinstance(node.op, ast.And) else ast.And(), node.values)
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
@@ -253,13 +240,6 @@ def _changes(parent: ast.AST, field: str, node: ast.AST) -> Iterator[tuple[str, 
         yield from _changed_calls(node)
     elif field in _BLOCKS and _can_be_left_out(parent, node):
         yield "statement", ast.Pass()
-
-
-def _changed_comparisons(node: ast.Compare) -> Iterator[tuple[str, ast.AST]]:
-    for operator, others in (("comparison", _NEGATED), ("boundary", _AT_THE_BOUNDARY)):
-        other = others.get(type(node.ops[0]))
-        if other is not None:
-            yield operator, ast.Compare(node.left, [other()], node.comparators)
 
 
 def _changed_calls(node: ast.Call) -> Iterator[tuple[str, ast.AST]]:

@@ -52,7 +52,5 @@ def mutant_named(name: str, option: str = "--mutant") -> Mutant:
 
 
 def mutated(name: str | None) -> AbstractContextManager[None]:
-    """The protocol with the guard of that mutant switched off for the block (`mutant.switched_off`); unchanged for
-    None. InputError for an unknown name.
-    """
+    """The protocol with that mutant's guard switched off; unchanged for None. InputError for an unknown name."""
     return nullcontext() if name is None else switched_off(mutant_named(name))

@@ -1,10 +1,9 @@
 """Random runs: from a seed, set up a quorum, inject faults, heal everything, and check the result.
 
 Phase 1 injects a fault or ends one in each step, of the kinds that the run has, and appends values meanwhile. Phase 2
-heals all faults, lets the operator replace the voters whose disks are lost, and checks the liveness properties
-(`liveness.py`). Phase 3 partitions one voter of the healthy quorum for a while, which must not depose the leader
-(`HealthyLeaderStays`, KIP-996). The safety invariants are checked after every step of all phases; the first violation
-ends the run.
+heals all faults, lets the operator replace the voters whose disks are lost, and checks the liveness properties. Phase 3
+partitions one voter of the healthy quorum for a while, which must not depose the leader (`HealthyLeaderStays`,
+KIP-996). The first violation ends the run.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from experiments.hunt.quorum.harness import BLANK_START, Listener, PropertyViola
 from experiments.hunt.quorum.liveness import first_violation
 from experiments.hunt.quorum.operator import Operator
 from protocol.errors import ProtocolError
-from protocol.ids import NodeId, TimeMs
+from protocol.ids import NodeId
 from protocol.messages.quorum import AddVoterRecord, FetchSnapshotResponse, VoteRequest
 from protocol.quorum.voters import ReplicaKey
 
@@ -114,15 +113,21 @@ class ChaosRun:
         self._vote_requests: list[NodeId] = []
         self._loss = self._duplication = 0.0
         self._latest_ms: int | None = None
-        self.harness = QuorumHarness(
-            f"lab/{settings.seed}", settings.size, static=settings.static, observers=settings.observers
-        )
+        name, static, observers = f"lab/{settings.seed}", settings.static, settings.observers
+        self.harness = QuorumHarness(name, settings.size, static=static, observers=observers)
         self.harness.listeners.append(self._count)
         self.operator = Operator(self.harness)
 
     def run(self) -> None:
         """Runs all phases. Raises PropertyViolatedError at the first violation."""
-        self._set_up()
+        self.harness.start(*self.harness.disks)
+        self._settle()
+        if not self.settings.static:
+            self.operator.grow(self.settings.voters)
+        elif self.settings.pinned:
+            for node in self.harness.ids:
+                self.operator.change(True, self.harness.view.keys[node])
+        self._settle()
         for _ in range(self.settings.steps):
             self._inject_fault()
             for _ in range(self._rng.randint(0, 3)):
@@ -142,30 +147,16 @@ class ChaosRun:
         elif isinstance(cause, VoteRequest) and not cause.pre_vote:
             self._vote_requests.append(step.node)
 
-    # -- phase 1 -------------------------------------------------------------------------------------------------------
-
     def _count_results(self) -> None:
-        """Counts the epochs with commits and the committed changes of the voters."""
         view = self.harness.view
         self.counts["epochs"] += len(view.committed_by)
         self.counts["changes committed"] += len(view.changes)
         first_disks = {key.id: key.uuid for key in reversed(view.lost)}
-        added = [change for change in view.changes.values() if isinstance(change, AddVoterRecord)]
-        self.counts["voters on another disk"] += sum(
-            change.voter_uuid != first_disks.get(change.voter_id, change.voter_uuid) for change in added
-        )
-
-    def _set_up(self) -> None:
-        self.harness.start(*self.harness.disks)
-        self._settle()
-        if not self.settings.static:
-            self.operator.grow(self.settings.voters)
-        elif self.settings.pinned:
-            self.operator.pin_static_voters()
-        self._settle()
+        records = [record for record in view.changes.values() if isinstance(record, AddVoterRecord)]
+        uuids = [(record.voter_uuid, first_disks.get(record.voter_id, record.voter_uuid)) for record in records]
+        self.counts["voters on another disk"] += sum(uuid != first for uuid, first in uuids)
 
     def _inject_fault(self) -> None:
-        """Injects a fault or ends one."""
         harness, rng = self.harness, self._rng
         down = [node for node in harness.disks if node not in harness.nodes]
         if down and rng.random() < 0.4:
@@ -174,35 +165,25 @@ class ChaosRun:
             harness.cuts = {pair for pair in sorted(harness.cuts) if rng.random() < rng.choice([0, 0.5])}
         else:
             fault = rng.choice(self.settings.faults)
-            self.counts[fault] += _INJECTORS[fault](self)
+            can_inject = harness.nodes or fault not in _OF_RUNNING_NODES
+            self.counts[fault] += bool(can_inject and _INJECTORS[fault](self) is not False)
 
-    def _crash(self) -> bool:
-        if not self.harness.nodes:
-            return False
+    def _crash(self) -> None:
         losses = [Loss(kind, self._rng.randrange(1_000)) for kind in ("none", "unflushed", "suffix", "torn")]
         loss, node = self._rng.choice([None, *losses]), self._random_node()
         if loss is None:
             self.harness.shut_down(node)
         else:
             self.harness.crash(node, loss)
-        return True
 
-    def _bounce(self) -> bool:
+    def _bounce(self) -> None:
         """Crashes and restarts a replica at once, and perhaps the next ones right after they have granted a vote."""
-        if not self.harness.nodes:
-            return False
         self._restart(self._random_node())
         for _ in range(self._rng.choice([0, 0, 1, 3])):
-            voter = self._next_voter()
-            if voter in self.harness.nodes:
-                self._restart(voter)
-        return True
-
-    def _next_voter(self) -> NodeId:
-        """The next node that receives a vote request, -1 if none does for three seconds."""
-        before = len(self._vote_requests)
-        self.harness.run_until(lambda: len(self._vote_requests) > before, 3_000)
-        return self._vote_requests[-1] if len(self._vote_requests) > before else -1
+            self._vote_requests.clear()
+            self.harness.run_until(lambda: bool(self._vote_requests), 3_000)
+            if self._vote_requests and self._vote_requests[-1] in self.harness.nodes:
+                self._restart(self._vote_requests[-1])
 
     def _restart(self, node: NodeId) -> None:
         self.harness.crash(node)
@@ -228,32 +209,26 @@ class ChaosRun:
             harness.start(node)
         return True
 
-    def _cut(self) -> bool:
+    def _cut(self) -> None:
         ids = sorted(self.harness.disks)
         self.harness.cut(*self._rng.sample(ids, self._rng.randint(1, max(1, len(ids) // 2))))
-        return True
 
     def _cut_one_way(self) -> bool:
         pairs = [(a, b) for a in sorted(self.harness.disks) for b in sorted(self.harness.disks) if a != b]
         self.harness.cuts |= set(self._rng.sample(pairs, min(len(pairs), self._rng.randint(1, 3))))
         return bool(pairs)
 
-    def _degrade_network(self) -> bool:
+    def _degrade_network(self) -> None:
         self._loss, self._duplication = self._rng.choice([0, 0.05, 0.3]), self._rng.choice([0, 0.1, 0.5])
         self.harness.disturb(self._loss, self._duplication, self._latest_ms)
-        return True
 
-    def _reorder_network(self) -> bool:
+    def _reorder_network(self) -> None:
         """Messages get random latencies and overtake each other."""
         self._latest_ms = self._rng.choice([5, 20, 300, 1_500])
         self.harness.disturb(self._loss, self._duplication, self._latest_ms)
-        return True
 
-    def _pause(self) -> bool:
-        if not self.harness.nodes:
-            return False
+    def _pause(self) -> None:
         self.harness.pause(self._random_node(), self._rng.choice([100, 1_500, 4_000]))
-        return True
 
     def _target(self) -> NodeId | None:
         """The target of the operator's next request: usually the leader, sometimes one that was elected just now."""
@@ -310,8 +285,6 @@ class ChaosRun:
 
     def _take_snapshot(self) -> bool:
         """Takes a snapshot, often at the high watermark, so that others need it; some need several FetchSnapshots."""
-        if not self.harness.nodes:
-            return False
         replica = self.harness.nodes[self._random_node()].replica
         ends = [batch.next_offset for batch in replica.read(replica.log.start_offset, 2**62)]
         if ends:
@@ -319,17 +292,14 @@ class ChaosRun:
             replica.take_snapshot(end_offset, b"state" * self._rng.choice([1, 1, 1, 1, 300_000]))
         return bool(ends)
 
-    # -- phases 2 and 3 ------------------------------------------------------------------------------------------------
-
     def _heal(self) -> None:
         harness = self.harness
         harness.heal()
         harness.run_until(lambda: not self.operator.has_open_requests(), SETTLED_WITHIN_MS)
         self._settle()
         if not self.operator.replace_lost_voters():
-            raise PropertyViolatedError(
-                "ReconfigurationNotStuck", f"{sorted(self.operator.lost_voters())} are voters still"
-            )
+            detail = f"{sorted(self.operator.lost_voters())} are voters still"
+            raise PropertyViolatedError("ReconfigurationNotStuck", detail)
         harness.append()
         self._settle()
 
@@ -351,7 +321,7 @@ class ChaosRun:
         to, away = {(node, partitioned) for node in others}, {(partitioned, node) for node in others}
         leaders = {(leader.key.id, partitioned), (partitioned, leader.key.id)}
         harness.cuts = rng.choice([to, away, to | away, leaders])
-        until_ms: TimeMs = harness.now_ms + rng.randint(1_000, LONGEST_PARTITION_MS)
+        until_ms = harness.now_ms + rng.randint(1_000, LONGEST_PARTITION_MS)
         while harness.now_ms < until_ms:
             harness.run_for(500)
             if rng.random() < 0.2:
@@ -360,12 +330,11 @@ class ChaosRun:
         self._settle()
         after = harness.leader
         if after is None or (after.key, after.epoch) != (leader.key, epoch):
-            raise PropertyViolatedError(
-                HEALTHY_LEADER_STAYS, f"{leader.key} led epoch {epoch} until {partitioned} came back"
-            )
+            detail = f"{leader.key} led epoch {epoch} until {partitioned} came back"
+            raise PropertyViolatedError(HEALTHY_LEADER_STAYS, detail)
 
 
-_INJECTORS: dict[str, Callable[[ChaosRun], bool]] = {
+_INJECTORS: dict[str, Callable[[ChaosRun], bool | None]] = {
     "crash": ChaosRun._crash,
     "bounce": ChaosRun._bounce,
     "disk loss": ChaosRun._lose_disk,
@@ -379,6 +348,6 @@ _INJECTORS: dict[str, Callable[[ChaosRun], bool]] = {
     "mistakes": ChaosRun._make_mistake,
     "snapshots": ChaosRun._take_snapshot,
 }
-"""A method per kind of fault, which returns whether it injected the fault. Changes of the voters count as faults."""
+"""A method per kind of fault; it returns False if it injected none. Changes of the voters count as faults."""
+_OF_RUNNING_NODES = ("crash", "bounce", "pause", "snapshots")
 FAULTS = tuple(_INJECTORS)
-"""The kinds of faults; each run has some of them."""

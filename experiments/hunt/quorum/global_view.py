@@ -1,11 +1,8 @@
 """The whole quorum at once: what is committed, the log on every disk, and the voter sets.
 
-`GlobalView` follows the logs on all disks, including those of replicas that are down. A record is committed as soon as
-the high watermark of any replica passes it. The view reads disks and high watermarks and derives the voters itself, so
-a defect of a replica does not affect it.
-
-A lost disk is kept as it was (`lost`). Its uuid is never used again, so its promises stay valid: a leader may count a
-fetch that was sent before the loss.
+A record is committed as soon as the high watermark of any replica passes it. The view reads disks, including those of
+replicas that are down, and high watermarks, and derives the voters itself. A lost disk is kept as it was (`lost`). Its
+uuid is never used again, so its promises stay valid: a leader may count a fetch that was sent before the loss.
 """
 
 from __future__ import annotations
@@ -66,21 +63,12 @@ class Commit:
 
 @lru_cache(maxsize=4096)
 def decode_records(payload: bytes) -> tuple[MetadataRecord, ...]:
-    """The records of a batch."""
     return tuple(unpack_records(payload))
 
 
 @lru_cache(maxsize=4096)
 def _encoded_records(payload: bytes) -> tuple[bytes, ...]:
     return tuple(encode(record) for record in decode_records(payload))
-
-
-def voters_after(voters: Voters, change: VoterChange) -> Voters:
-    """The voters after a change; an added voter replaces the voter with the same id."""
-    key = ReplicaKey(change.voter_id, change.voter_uuid)
-    if isinstance(change, RemoveVoterRecord):
-        return voters - {key}
-    return frozenset({voter for voter in voters if voter.id != key.id} | {key})
 
 
 def is_voter_of(replica: ReplicaKey, voters: Voters) -> bool:
@@ -121,28 +109,29 @@ class VoterSets:
         return {self.below(offset), *self._sets[bisect_right(self._offsets, offset - 1) :]}
 
     def add(self, offset: Offset, change: VoterChange) -> None:
-        """Applies the change at `offset`."""
+        """Applies the change at `offset`; an added voter replaces the voter with the same id."""
+        key = ReplicaKey(change.voter_id, change.voter_uuid)
+        others = frozenset(voter for voter in self.latest if voter.id != key.id)
         self._offsets.append(offset)
-        self._sets.append(voters_after(self.latest, change))
+        self._sets.append(others | {key} if isinstance(change, AddVoterRecord) else self.latest - {key})
 
 
+@dataclass(slots=True, eq=False)
 class LogCopy:
     """A copy of the log on one disk: the values from `start` to `end`, the changes of the voters in it and the voter
     sets they lead to. Everything below `matched` equals the committed values.
     """
 
-    def __init__(self) -> None:
-        self.start: Offset = 0
-        self.values: list[Value] = []
-        self.changes: dict[Offset, VoterChange] = {}
-        self.history = VoterSets(frozenset())
-        self.matched: Offset = 0
-        self.flushed: Offset = 0
-        self._last: RecordBatch | None = None
+    start: Offset = 0
+    values: list[Value] = field(default_factory=list)
+    changes: dict[Offset, VoterChange] = field(default_factory=dict)
+    history: VoterSets = field(default_factory=lambda: VoterSets(frozenset()))
+    matched: Offset = 0
+    flushed: Offset = 0
+    _last: RecordBatch | None = None
 
     @property
     def end(self) -> Offset:
-        """The log end offset."""
         return self.start + len(self.values)
 
     @property
@@ -150,12 +139,7 @@ class LogCopy:
         """The offset below which the log equals the committed values and is flushed."""
         return min(self.matched, self.flushed)
 
-    def values_from(self, offset: Offset) -> list[Value]:
-        """The values from `offset` on."""
-        return self.values[max(0, offset - self.start) :]
-
     def update(self, log: SimLog, committed: VoterSets) -> None:
-        """Reads what has changed in the log since the last call."""
         self.flushed = log.flushed_offset
         last = self._last
         if last is not None and log.start_offset < self.end <= log.end_offset:
@@ -214,11 +198,9 @@ class GlobalView:
 
     @property
     def voters(self) -> Voters:
-        """The committed voter set."""
         return self.history.latest
 
     def update(self, step: ReplicaStep) -> None:
-        """Updates the view after a step."""
         self.new_commit = None
         node, replica = step.node, step.replica
         copy = self.copies.setdefault(node, LogCopy())
@@ -238,10 +220,9 @@ class GlobalView:
         self.new_commit = Commit(replica.epoch, end, sets)
         self.committed += copy.values[first - copy.start : end - copy.start]
         self.committed_by[replica.epoch] = end
-        for offset in range(first, end):
-            if offset in copy.changes:
-                self.changes[offset] = copy.changes[offset]
-                self.history.add(offset, copy.changes[offset])
+        for offset in filter(copy.changes.__contains__, range(first, end)):
+            self.changes[offset] = copy.changes[offset]
+            self.history.add(offset, copy.changes[offset])
         for other in (*self.copies.values(), *self.lost.values()):
             other.match(self.committed)
 
@@ -253,7 +234,6 @@ class GlobalView:
             self.lost[key] = copy
 
     def disk(self, node: NodeId) -> Disk:
-        """The present disk of a node."""
         return node, self.losses[node]
 
     def copies_of(self, voter: ReplicaKey) -> list[LogCopy]:

@@ -1,10 +1,7 @@
-"""The quorum alone on the simulator: its replicas as nodes of a cluster that has nothing else, under the faults that
-only the quorum tolerates.
-
-The simulator (`experiments/engines/sim/cluster.py`) has the clock, the network, the disks and the processes. Here is
-what is particular to the quorum: the factory of its nodes, messages that outlive the process to which they were sent,
-loss, duplication and reordering on all links at once, the operator's requests, and the check of the safety invariants
-after every input of a replica. The same seed and the same calls give the same steps; `trace_hash` identifies them.
+"""The quorum alone on the simulator (`experiments/engines/sim/cluster.py`): its replicas as nodes of a cluster that has
+nothing else, with messages that outlive the process to which they were sent, faults of all links at once, requests of
+an operator, and the safety invariants, which are checked after every input of a replica. The same seed and the same
+calls give the same steps; `trace_hash` identifies them.
 """
 
 from __future__ import annotations
@@ -130,10 +127,7 @@ class QuorumHarness(Recorder):
         rng = Random(f"{self.cluster.spec.seed}/{self._incarnations}")
         return kind(node, config, self.disks[node], rng, self._incarnations)
 
-    # -- faults and time -----------------------------------------------------------------------------------------------
-
     def start(self, *nodes: NodeId) -> None:
-        """Starts a new incarnation of each node on its disk."""
         for node in nodes:
             is_blank = self.disks[node].read_file(state_file.FILE) is None
             self._cause = BLANK_START if is_blank else "start"
@@ -173,9 +167,7 @@ class QuorumHarness(Recorder):
         self.cuts |= {pair for a in nodes for b in others for pair in ((a, b), (b, a))}
 
     def disturb(self, loss: float = 0.0, duplication: float = 0.0, latest_ms: int | None = None) -> None:
-        """Replaces the disturbance of all links: probabilities per message, and, if `latest_ms` is given, every message
-        up to so much later, so that later ones overtake it.
-        """
+        """Replaces the disturbance of all links: probabilities per message, and how much later messages may come."""
         for former in self._disturbances:
             self.cluster.clear_disturbance(former)
         late_ms = JITTER_MS if latest_ms is None else latest_ms
@@ -228,7 +220,6 @@ class QuorumHarness(Recorder):
         self.cluster.command(node, request)
 
     def run_for(self, duration_ms: int) -> None:
-        """Advances the virtual time."""
         self.run_until(lambda: False, duration_ms)
 
     def run_until(self, condition: Callable[[], bool], within_ms: int) -> bool:
@@ -242,11 +233,8 @@ class QuorumHarness(Recorder):
             raise PropertyViolatedError("NoIllegalState", str(error)) from error
         return True
 
-    # -- observing and appending ---------------------------------------------------------------------------------------
-
     @property
     def leader(self) -> QuorumReplica | None:
-        """The running leader of the newest epoch."""
         return newest_leader(self.view)
 
     def append(self) -> None:
@@ -266,8 +254,6 @@ class QuorumHarness(Recorder):
     def is_settled(self) -> bool:
         """Whether every node runs and follows one leader, and every replica has committed its whole log."""
         return not all_converge(self.view)
-
-    # -- the cluster's calls -------------------------------------------------------------------------------------------
 
     def sent(
         self, time_ms: TimeMs, source: NodeId, target: NodeId, message: Message, arrivals: Sequence[TimeMs]
@@ -298,25 +284,18 @@ class QuorumHarness(Recorder):
         self._cause, self._sender, self._sends = NOTHING, None, []
         self._record_step(ReplicaStep(now_ms, node, running.incarnation, running.replica, cause, sender, sends))
 
-    # -- checks --------------------------------------------------------------------------------------------------------
-
     def _record_step(self, step: ReplicaStep) -> None:
         self.view.update(step)
-        self._hash_step(step)
-        for observe in self.listeners:
-            observe(step)
-        for invariant in self.invariants:
-            replica = step.replica
-            violation = invariant.check_stopped(step) if replica is None else invariant.check(step, replica)
-            if violation:
-                raise PropertyViolatedError(type(invariant).__name__, violation)
-
-    def _hash_step(self, step: ReplicaStep) -> None:
         cause, replica = step.cause, step.replica
         what = cause if isinstance(cause, str) else f"{type(cause).__name__} of {step.sender}"
         if replica is not None:
             what += f" {replica.role} {replica.epoch} {replica.high_watermark} {replica.log.end_offset}"
         self._hash.update(f"{step.now_ms} {step.node} {what} {[send.to for send in step.sends]}\n".encode())
+        for observe in self.listeners:
+            observe(step)
+        for invariant in self.invariants:
+            for violation in invariant.check_stopped(step) if replica is None else invariant.check(step, replica):
+                raise PropertyViolatedError(type(invariant).__name__, violation)
 
     def trace_hash(self) -> str:
         """The hash of all steps so far: 32 hexadecimal digits."""

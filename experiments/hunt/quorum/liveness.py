@@ -22,8 +22,6 @@ from experiments.hunt.quorum.global_view import GlobalView, is_voter_of, list_ke
 from protocol.quorum.election import Role
 from protocol.quorum.replica import QuorumReplica
 
-FOLLOWING = frozenset({Role.LEADER, Role.FOLLOWER})
-
 
 def newest_leader(view: GlobalView) -> QuorumReplica | None:
     """The running leader of the newest epoch."""
@@ -53,7 +51,8 @@ def all_converge(view: GlobalView) -> str:
     end = leader.log.end_offset
     for replica in view.running.values():
         ends = {replica.high_watermark, replica.log.end_offset}
-        if replica.epoch != leader.epoch or replica.role not in FOLLOWING or ends != {end}:
+        follows = replica.epoch == leader.epoch and replica.role in (Role.LEADER, Role.FOLLOWER)
+        if not follows or ends != {end}:
             return f"the leader's log ends at {end}: {_describe_replicas(view)}"
     return ""
 
@@ -61,9 +60,8 @@ def all_converge(view: GlobalView) -> str:
 def values_acked(view: GlobalView) -> str:
     """No value is committed twice, and no log has values that are not committed."""
     committed = Counter(text for _, text in view.committed)
-    for text in view.sent:
-        if committed[text] > 1:
-            return f"{text!r} is committed {committed[text]} times"
+    if repeated := [text for text in view.sent if committed[text] > 1]:
+        return f"{repeated[0]!r} is committed {committed[repeated[0]]} times"
     for node, copy in view.copies.items():
         if copy.matched < copy.end:
             return f"{node} has {copy.end - copy.matched} values that are not committed, and {len(view.committed)} are"

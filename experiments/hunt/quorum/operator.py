@@ -1,8 +1,8 @@
 """The operator of a simulated quorum: adds and removes voters and replaces lost disks, within what KRaft tolerates.
 
-The operator permits the loss of a disk only if every voter set that a replica may be using keeps a majority of intact
-disks, and if no change of the voters is open. After the loss it removes that voter before it changes another one. KRaft
-guarantees nothing beyond these rules; within them every violation is a defect.
+A disk may be lost only if every voter set that a replica may be using keeps a majority of intact disks, and no change
+of the voters is open. After the loss that voter is removed before another one is changed. KRaft guarantees nothing
+beyond these rules; within them every violation is a defect.
 """
 
 from __future__ import annotations
@@ -38,8 +38,6 @@ class Operator:
         self._errors: dict[int, ErrorCode] = {}
         self._read = len(harness.responses)
 
-    # -- changes -------------------------------------------------------------------------------------------------------
-
     def request_change(self, adds: bool, key: ReplicaKey, to: NodeId) -> int:
         """Sends a request for a change of the voters to a replica; returns its correlation id."""
         harness = self._harness
@@ -69,8 +67,6 @@ class Operator:
         harness.run_until(lambda: not self.has_open_requests(), ANSWERED_WITHIN_MS)
         return self._errors.get(number)
 
-    # -- tolerated actions ---------------------------------------------------------------------------------------------
-
     def lost_voters(self) -> set[ReplicaKey]:
         """Voters of any set in use whose disks are lost."""
         view = self._harness.view
@@ -88,7 +84,6 @@ class Operator:
         return all(self._has_majority(voters, voters - {key}) for voters in sets)
 
     def can_add(self) -> bool:
-        """Whether a voter may be added now."""
         return not self.lost_voters() or not self.has_open_requests()
 
     def can_remove(self, key: ReplicaKey) -> bool:
@@ -102,8 +97,6 @@ class Operator:
         there = sum(self._harness.view.has_disk(voter) for voter in left)
         return bool(voters) and there >= majority(voters)
 
-    # -- repair --------------------------------------------------------------------------------------------------------
-
     def replace_lost_voters(self) -> bool:
         """Removes every voter whose disk is lost (static voters: adds the new disk); returns whether that succeeded."""
         for _ in range(4 * len(self._harness.ids)):
@@ -116,11 +109,6 @@ class Operator:
             else:
                 self.change(False, lost[0])
         return False
-
-    def pin_static_voters(self) -> None:
-        """Adds the uuids of their disks to static voters."""
-        for node in self._harness.ids:
-            self.change(True, self._harness.view.keys[node])
 
     def grow(self, size: int) -> None:
         """Adds voters until there are `size`."""

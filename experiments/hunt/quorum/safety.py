@@ -18,6 +18,7 @@ AckedChangeIsCommitted are what users of the log rely on. The liveness propertie
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from experiments.check import rules
@@ -27,7 +28,6 @@ from experiments.hunt.quorum.global_view import (
     Disk,
     GlobalView,
     ReplicaStep,
-    VoterChange,
     Voters,
     is_voter_of,
     list_keys,
@@ -49,8 +49,6 @@ from protocol.quorum.election import Role
 from protocol.quorum.replica import QuorumReplica
 from protocol.quorum.voters import ReplicaKey
 
-CANDIDATES = frozenset({Role.PROSPECTIVE, Role.CANDIDATE})
-ELECTED = frozenset({Role.LEADER, Role.RESIGNED})
 VoterRequest = AddVoterRequest | RemoveVoterRequest
 Fetch = QuorumFetchRequest | FetchSnapshotRequest
 
@@ -58,16 +56,16 @@ Fetch = QuorumFetchRequest | FetchSnapshotRequest
 @dataclass
 class SafetyInvariant:
     """Base of the safety invariants. `check` runs after every step of a running replica, `check_stopped` after a step
-    that ended its process. Both return a description of the violation, empty if there is none.
+    that ended its process. Both yield descriptions of violations, of which the first one ends the run.
     """
 
     view: GlobalView
 
-    def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
-        return ""
+    def check(self, step: ReplicaStep, replica: QuorumReplica) -> Iterator[str]:
+        raise NotImplementedError
 
-    def check_stopped(self, step: ReplicaStep) -> str:
-        return ""
+    def check_stopped(self, step: ReplicaStep) -> Iterator[str]:
+        return iter(())
 
 
 @dataclass
@@ -77,73 +75,70 @@ class NoIllegalState(SafetyInvariant):
     _before: dict[Disk, tuple[Epoch, NodeId]] = field(default_factory=dict)
     _led: set[tuple[Disk, Epoch]] = field(default_factory=set)
 
-    def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
+    def check(self, step: ReplicaStep, replica: QuorumReplica) -> Iterator[str]:
         key, epoch, leader = replica.key, replica.epoch, replica.leader
         disk = self.view.disk(step.node)
         former, former_leader = self._before.get(disk, (-1, NO_LEADER))
         self._before[disk] = epoch, leader
         wrong = rules.mark_is_in_log(replica.high_watermark, replica.log.end_offset)
         if wrong := wrong or rules.epoch_stays(former, epoch):
-            return f"{key} {wrong}"
+            yield f"{key} {wrong}"
         if epoch == former and former_leader not in (NO_LEADER, leader):
-            return f"{key} has leader {leader} after {former_leader} in epoch {epoch}"
+            yield f"{key} has leader {leader} after {former_leader} in epoch {epoch}"
         if replica.role is Role.LEADER:
             self._led.add((disk, epoch))
         elif replica.role is Role.RESIGNED and epoch == former and (disk, epoch) not in self._led:
-            return f"{key} resigns in epoch {epoch}, which it did not lead"
-        return ""
+            yield f"{key} resigns in epoch {epoch}, which it did not lead"
 
 
 class NoLogDivergence(SafetyInvariant):
     """Below its high watermark every log has the committed values; a snapshot has the epoch of its last record."""
 
-    def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
+    def check(self, step: ReplicaStep, replica: QuorumReplica) -> Iterator[str]:
         view, copy = self.view, self.view.copies[step.node]
         if copy.matched < replica.high_watermark:
-            found, known = copy.values_from(copy.matched)[:1], view.committed[copy.matched : copy.matched + 1]
-            return f"{replica.key} has {found} at {copy.matched}, where {known} is committed"
+            at = copy.matched
+            found, known = copy.values[max(0, at - copy.start) :][:1], view.committed[at : at + 1]
+            yield f"{replica.key} has {found} at {at}, where {known} is committed"
         snapshot = replica.snapshot
         if snapshot is not None and 0 < snapshot.end_offset <= len(view.committed):
             epoch, _ = view.committed[snapshot.end_offset - 1]
             if snapshot.epoch != epoch:
-                return f"{replica.key}: its snapshot of {snapshot.end_offset} has epoch {snapshot.epoch}, not {epoch}"
-        return ""
+                yield f"{replica.key}: its snapshot of {snapshot.end_offset} has epoch {snapshot.epoch}, not {epoch}"
 
 
 class StatesMatchRoles(SafetyInvariant):
     """A leader, candidate or follower has that role legitimately by its own log; checked on every replica."""
 
-    def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
+    def check(self, step: ReplicaStep, replica: QuorumReplica) -> Iterator[str]:
         role, leader, key = replica.role, replica.leader, replica.key
         if role is Role.FOLLOWER and leader in (NO_LEADER, key.id):
-            return f"{key} follows {leader}"
-        if role in ELECTED and leader != key.id:
-            return f"{key} is {role} in an epoch of {leader}"
+            yield f"{key} follows {leader}"
+        if role in (Role.LEADER, Role.RESIGNED) and leader != key.id:
+            yield f"{key} is {role} in an epoch of {leader}"
         if role is Role.CANDIDATE and leader != NO_LEADER:
-            return f"{key} is a candidate in an epoch of {leader}"
-        if role in CANDIDATES or role is Role.LEADER:
+            yield f"{key} is a candidate in an epoch of {leader}"
+        if role in (Role.PROSPECTIVE, Role.CANDIDATE, Role.LEADER):
             history = self.view.copies[step.node].history
             is_open = history.last_change >= replica.high_watermark
             sets = [history.latest, *([history.below(history.last_change)] if is_open else [])]
             if not key.uuid or not any(is_voter_of(key, voters) for voters in sets):
-                return f"{key} is {role}, and its voters are {list_keys(history.latest)}"
-        return ""
+                yield f"{key} is {role}, and its voters are {list_keys(history.latest)}"
 
 
 class ConfigMatchesLog(SafetyInvariant):
     """A replica uses the voter set of the last change in its log, and its snapshot has the voters at its offset."""
 
-    def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
+    def check(self, step: ReplicaStep, replica: QuorumReplica) -> Iterator[str]:
         view, expected = self.view, self.view.copies[step.node].history.latest
         if frozenset(replica.voters.keys) != expected:
-            return f"{replica.key} uses {list_keys(replica.voters.keys)}, its log has {list_keys(expected)}"
+            yield f"{replica.key} uses {list_keys(replica.voters.keys)}, its log has {list_keys(expected)}"
         snapshot = replica.snapshot
         if snapshot is not None and snapshot.end_offset <= len(view.committed):
             expected = view.history.below(snapshot.end_offset)
             if frozenset(snapshot.voters.keys) != expected:
                 found = f"{list_keys(snapshot.voters.keys)}, not {list_keys(expected)}"
-                return f"{replica.key}: its snapshot of {snapshot.end_offset} has the voters {found}"
-        return ""
+                yield f"{replica.key}: its snapshot of {snapshot.end_offset} has the voters {found}"
 
 
 @dataclass
@@ -153,14 +148,12 @@ class NeverTwoLeadersInSameEpoch(SafetyInvariant):
     _leaders: dict[tuple[str, Epoch], NodeId] = field(default_factory=dict)
     _keys: dict[Epoch, ReplicaKey] = field(default_factory=dict)
 
-    def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
+    def check(self, step: ReplicaStep, replica: QuorumReplica) -> Iterator[str]:
         epoch, leader = replica.epoch, replica.leader
-        wrong = rules.one_leader(self._leaders, METADATA_LOG, epoch, leader) if leader != NO_LEADER else ""
-        if wrong:
-            return f"by {replica.key}: {wrong}"
+        if leader != NO_LEADER and (wrong := rules.one_leader(self._leaders, METADATA_LOG, epoch, leader)):
+            yield f"by {replica.key}: {wrong}"
         if replica.is_leader and self._keys.setdefault(epoch, replica.key) != replica.key:
-            return f"{replica.key} leads epoch {epoch}, and so did {self._keys[epoch]}"
-        return ""
+            yield f"{replica.key} leads epoch {epoch}, and so did {self._keys[epoch]}"
 
 
 @dataclass
@@ -169,7 +162,7 @@ class OneVotePerEpoch(SafetyInvariant):
 
     _votes: dict[tuple[Disk, Epoch], ReplicaKey] = field(default_factory=dict)
 
-    def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
+    def check(self, step: ReplicaStep, replica: QuorumReplica) -> Iterator[str]:
         cause, voted = step.cause, []
         if replica.role is Role.CANDIDATE:
             voted.append((replica.epoch, replica.key))
@@ -180,31 +173,29 @@ class OneVotePerEpoch(SafetyInvariant):
         for epoch, candidate in voted:
             first = self._votes.setdefault((self.view.disk(step.node), epoch), candidate)
             if first != candidate:
-                return f"{replica.key} votes for {candidate} in epoch {epoch}, after {first}"
-        return ""
+                yield f"{replica.key} votes for {candidate} in epoch {epoch}, after {first}"
 
 
 class LeaderHasAllAckedValues(SafetyInvariant):
     """A leader has everything that it and the leaders of earlier epochs have committed."""
 
-    def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
+    def check(self, step: ReplicaStep, replica: QuorumReplica) -> Iterator[str]:
         view = self.view
         leaders = [(step.node, replica)] if view.new_commit is None else list(view.running.items())
         for node, leader in leaders:
             if leader.is_leader:
                 needed = rules.committed_before(view.committed_by, leader.epoch + 1)
                 if wrong := rules.has_committed(view.copies[node].matched, needed):
-                    return f"{leader.key} leads epoch {leader.epoch}, and what it has of that {wrong}"
-        return ""
+                    yield f"{leader.key} leads epoch {leader.epoch}, and what it has of that {wrong}"
 
 
 class AckedValueNotLost(SafetyInvariant):
     """Every committed record is on the disk of at least one committed voter."""
 
-    def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
+    def check(self, step: ReplicaStep, replica: QuorumReplica) -> Iterator[str]:
         return self.check_stopped(step)
 
-    def check_stopped(self, step: ReplicaStep) -> str:
+    def check_stopped(self, step: ReplicaStep) -> Iterator[str]:
         view = self.view
         holds = [
             copy.matched
@@ -212,28 +203,27 @@ class AckedValueNotLost(SafetyInvariant):
             if node in view.keys and is_voter_of(view.keys[node], view.voters)
         ]
         if view.committed and max(holds, default=0) < len(view.committed):
-            return f"{len(view.committed)} are committed, of which the voters {list_keys(view.voters)} have {holds}"
-        return ""
+            yield f"{len(view.committed)} are committed, of which the voters {list_keys(view.voters)} have {holds}"
 
 
 class HighWatermarkHasMajority(SafetyInvariant):
     """A commit is on the disks of a majority of the leader's latest voters, and ends with a record of its epoch."""
 
-    def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
+    def check(self, step: ReplicaStep, replica: QuorumReplica) -> Iterator[str]:
         view, commit = self.view, self.view.new_commit
         if commit is None:
-            return ""
+            return
         end = commit.end_offset
         epoch, _ = view.committed[end - 1]
         if epoch != commit.epoch:
-            return f"{replica.key} commits {end - 1} of epoch {epoch} in epoch {commit.epoch}"
-        if not any(self._has_majority(voters, end) for voters in commit.sets):
-            ends = {node: copy.durable for node, copy in view.copies.items()}
-            return f"{replica.key} commits {end} by {' or '.join(map(list_keys, commit.sets))}; on disks are {ends}"
-        return ""
+            yield f"{replica.key} commits {end - 1} of epoch {epoch} in epoch {commit.epoch}"
 
-    def _has_majority(self, voters: Voters, end: Offset) -> bool:
-        return rules.have_majority(voters, lambda voter: any(it.durable >= end for it in self.view.copies_of(voter)))
+        def has(voter: ReplicaKey) -> bool:
+            return any(copy.durable >= end for copy in view.copies_of(voter))
+
+        if not any(rules.have_majority(voters, has) for voters in commit.sets):
+            ends = {node: copy.durable for node, copy in view.copies.items()}
+            yield f"{replica.key} commits {end} by {' or '.join(map(list_keys, commit.sets))}; on disks are {ends}"
 
 
 @dataclass
@@ -242,11 +232,11 @@ class HighWatermarkMonotone(SafetyInvariant):
 
     _before: dict[int, Offset] = field(default_factory=dict)
 
-    def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
+    def check(self, step: ReplicaStep, replica: QuorumReplica) -> Iterator[str]:
         before = self._before.get(step.incarnation, 0)
         self._before[step.incarnation] = replica.high_watermark
-        wrong = rules.mark_stays(before, replica.high_watermark)
-        return f"{replica.key} {wrong}" if wrong else ""
+        if wrong := rules.mark_stays(before, replica.high_watermark):
+            yield f"{replica.key} {wrong}"
 
 
 @dataclass
@@ -257,32 +247,27 @@ class ChangesTakeTurns(SafetyInvariant):
 
     _last: dict[tuple[NodeId, Epoch], Offset] = field(default_factory=dict)
 
-    def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
+    def check(self, step: ReplicaStep, replica: QuorumReplica) -> Iterator[str]:
         if not replica.is_leader:
-            return ""
+            return
         copy, place = self.view.copies[step.node], (step.node, replica.epoch)
         last = copy.history.last_change
         before, self._last[place] = self._last.get(place, last), last
         if last == before:
-            return ""
+            return
         waiting = [offset for offset in copy.changes if offset >= replica.high_watermark]
         if len(waiting) > 1:
-            return f"{replica.key} has {len(waiting)} uncommitted changes of the voters, at {waiting}"
+            yield f"{replica.key} has {len(waiting)} uncommitted changes of the voters, at {waiting}"
         if replica.epoch not in self.view.committed_by:
-            return (
-                f"{replica.key} changes the voters at {last} before it has committed a record of epoch {replica.epoch}"
-            )
-        return self._lagging(replica, copy.changes[last], last) if last in copy.changes else ""
-
-    def _lagging(self, leader: QuorumReplica, change: VoterChange, offset: Offset) -> str:
-        if isinstance(change, RemoveVoterRecord):
-            return ""
-        added = ReplicaKey(change.voter_id, change.voter_uuid)
-        running = self.view.running.get(added.id)
-        if running is not None and running.epoch > leader.epoch:
-            return ""  # it had the whole log and has truncated it in a later epoch
-        end = max((copy.end for copy in self.view.copies_of(added)), default=0)
-        return f"{leader.key} adds {added} at {offset}, which has {end}" if end < offset else ""
+            too_early = f"before it has committed a record of epoch {replica.epoch}"
+            yield f"{replica.key} changes the voters at {last} {too_early}"
+        if isinstance(change := copy.changes.get(last), AddVoterRecord):
+            added = ReplicaKey(change.voter_id, change.voter_uuid)
+            running = self.view.running.get(added.id)
+            has_truncated = running is not None and running.epoch > replica.epoch  # its whole log, in a later epoch
+            end = max((copy.end for copy in self.view.copies_of(added)), default=0)
+            if end < last and not has_truncated:
+                yield f"{replica.key} adds {added} at {last}, which has {end}"
 
 
 @dataclass
@@ -291,7 +276,7 @@ class AckedChangeIsCommitted(SafetyInvariant):
 
     _asked: dict[int, VoterRequest] = field(default_factory=dict)
 
-    def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
+    def check(self, step: ReplicaStep, replica: QuorumReplica) -> Iterator[str]:
         cause, changes = step.cause, self.view.changes.values()
         if isinstance(cause, VoterRequest):
             self._asked[cause.correlation_id] = cause
@@ -300,17 +285,13 @@ class AckedChangeIsCommitted(SafetyInvariant):
             if send.to != DRIVER or not isinstance(answer, Response) or answer.error is not ErrorCode.NONE:
                 continue
             asked = self._asked.get(answer.correlation_id)
-            if asked is not None and not any(_is_made(asked, change) for change in changes):
-                return (
-                    f"{replica.key} confirms the change of {asked.voter_id}:{asked.voter_uuid}, which is not committed"
-                )
-        return ""
-
-
-def _is_made(asked: VoterRequest, change: VoterChange) -> bool:
-    kind = AddVoterRecord if isinstance(asked, AddVoterRequest) else RemoveVoterRecord
-    key = (change.voter_id, change.voter_uuid)
-    return isinstance(change, kind) and key == (asked.voter_id, asked.voter_uuid)
+            if asked is None:
+                continue
+            kind = AddVoterRecord if isinstance(asked, AddVoterRequest) else RemoveVoterRecord
+            key = (asked.voter_id, asked.voter_uuid)
+            made = (change for change in changes if isinstance(change, kind))
+            if key not in ((change.voter_id, change.voter_uuid) for change in made):
+                yield f"{replica.key} confirms the change of {key[0]}:{key[1]}, which is not committed"
 
 
 @dataclass(slots=True)
@@ -329,10 +310,10 @@ class CheckQuorumResign(SafetyInvariant):
 
     _fetch_times: dict[tuple[NodeId, Epoch], _FetchTimes] = field(default_factory=dict)
 
-    def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
+    def check(self, step: ReplicaStep, replica: QuorumReplica) -> Iterator[str]:
         voters = self.view.copies[step.node].history.latest
         if not replica.is_leader or not voters:
-            return ""
+            return
         cause, now_ms = step.cause, step.now_ms
         fetches = self._fetch_times.setdefault((step.node, replica.epoch), _FetchTimes())
         if voters != fetches.voters:
@@ -346,11 +327,10 @@ class CheckQuorumResign(SafetyInvariant):
         silent_ms, fetch_ms = now_ms - sorted(times)[-majority(voters)], replica.config.fetch_ms
         if silent_ms <= 2 * fetch_ms:
             fetches.overdue_ms = None
-            return ""
+            return
         fetches.overdue_ms = now_ms if fetches.overdue_ms is None else fetches.overdue_ms
-        is_patient = now_ms - fetches.overdue_ms <= fetch_ms
-        return "" if is_patient else f"{replica.key} still leads although no majority has fetched for {silent_ms} ms"
+        if now_ms - fetches.overdue_ms > fetch_ms:
+            yield f"{replica.key} still leads although no majority has fetched for {silent_ms} ms"
 
 
 SAFETY_INVARIANTS: tuple[type[SafetyInvariant], ...] = tuple(SafetyInvariant.__subclasses__())
-"""All of them, in the order of this module."""

@@ -43,27 +43,21 @@ def homes_of(spec: ClusterSpec, nodes: RayNodes) -> dict[NodeId, str]:
 
 class SoakCluster:
     """A cluster on Ray under test. `homes` is the present Ray node of each node; `pids` are the processes as of the
-    last `await_whole`; `rss` collects the resident bytes of each node's processes every two seconds.
+    last `await_whole`; `rss` collects the resident bytes of each node's processes every two seconds; `next_id` gives
+    new command ids.
     """
 
     def __init__(self, engine: RayEngine, nodes: RayNodes, homes: dict[NodeId, str]) -> None:
         self.engine = engine
         self.nodes = nodes
         self.homes = homes
+        self.brokers, self.controllers = engine.spec.broker_ids, engine.spec.controller_ids
         self.pids: dict[NodeId, int] = {}
         self.partitions: tuple[TopicPartition, ...] = ()
         self.rss: dict[NodeId, list[int]] = {}
         self.workload: Workload | None = None
-        self._ids = count(1)
+        self.next_id = count(1).__next__
         self._next_sample_ms = 0
-
-    @property
-    def brokers(self) -> tuple[BrokerId, ...]:
-        return self.engine.spec.broker_ids
-
-    @property
-    def controllers(self) -> tuple[NodeId, ...]:
-        return self.engine.spec.controller_ids
 
     def controller(self) -> NodeId:
         """The active controller. Waits for one, since a stalled machine alone can cause an election."""
@@ -73,12 +67,6 @@ class SoakCluster:
             return found if found is not None and self.engine.is_running(found) else None
 
         return self.wait_for(active, "a controller is active")
-
-    def next_id(self) -> int:
-        """A command id that was not used before."""
-        return next(self._ids)
-
-    # -- waiting -------------------------------------------------------------------------------------------------------
 
     def wait(self, condition: Callable[[], bool], what: str, within_ms: int = HEAL_WITHIN_MS) -> None:
         """Runs the workload until the condition `what` holds. NotHealedError where it does not hold in time."""
@@ -98,18 +86,18 @@ class SoakCluster:
 
     def wait_for(self, find: Callable[[], _Found | None], what: str) -> _Found:
         """Runs the workload until `find` has a result other than None; returns it. NotHealedError as `wait`."""
-        found: list[_Found] = []
+        found: _Found | None = None
 
         def is_found() -> bool:
-            if (one := find()) is not None:
-                found.append(one)
-            return bool(found)
+            nonlocal found
+            found = find()
+            return found is not None
 
         self.wait(is_found, what)
-        return found[0]
+        assert found is not None
+        return found
 
     def pass_time(self, duration_ms: int) -> None:
-        """Runs the workload for a time."""
         end_ms = self.engine.now_ms() + duration_ms
         self.wait(lambda: self.engine.now_ms() >= end_ms, "time passes", duration_ms + HEAL_WITHIN_MS)
 
@@ -120,11 +108,8 @@ class SoakCluster:
         if now_ms >= self._next_sample_ms:
             self._next_sample_ms = now_ms + 2_000
             for node, pid in self.pids.items():
-                size = rss_of(pid)
-                if size:
+                if size := rss_of(pid):
                     self.rss.setdefault(node, []).append(size)
-
-    # -- state ---------------------------------------------------------------------------------------------------------
 
     def state(self, partition: TopicPartition) -> PartitionState | None:
         view = self.engine.view()
@@ -140,20 +125,17 @@ class SoakCluster:
         return self.wait_for(leader, f"{partition} has a leader")
 
     def is_whole(self) -> bool:
-        """Whether all nodes run, all controllers lead or follow in the quorum, all brokers are unfenced, and every
-        partition has a leader and all replicas in its ISR.
-        """
+        """Whether all nodes run, the quorum and all brokers are in service, and every ISR has all replicas."""
         view = self.engine.view()
         if view is None or not all(map(self.engine.is_running, self.engine.spec.node_ids)):
             return False
         roles = [part.role for part in self.engine.quorum().values()]
         if len(roles) < len(self.controllers) or not set(roles) <= {"leader", "follower"}:
             return False
-        if not view.unfenced.issuperset(self.brokers):
-            return False
-        states = [view.partitions.get(partition) for partition in self.partitions]
-        replicas = len(self.brokers)
-        return all(state is not None and state.leader != NO_LEADER and len(state.isr) == replicas for state in states)
+        states, replicas = [view.partitions.get(partition) for partition in self.partitions], len(self.brokers)
+        return view.unfenced.issuperset(self.brokers) and all(
+            state is not None and state.leader != NO_LEADER and len(state.isr) == replicas for state in states
+        )
 
     def await_whole(self) -> None:
         """Waits until the cluster is whole, and updates `pids`."""
@@ -161,7 +143,6 @@ class SoakCluster:
         self.pids = dict(self.engine.cluster.pids())
 
     def count_traces(self, kind: type[Trace], node: NodeId) -> int:
-        """The number of trace events of a kind that a node has emitted."""
         return sum(isinstance(event.trace, kind) and event.node == node for event in self.engine.traces())
 
     def create_topic(self, partitions: int) -> None:
@@ -176,10 +157,7 @@ class SoakCluster:
             raise NotHealedError(f"the topic is not created: {outcome}")
         self.partitions = tuple(TopicPartition(TOPIC, index) for index in range(partitions))
 
-    # -- operations of faults ------------------------------------------------------------------------------------------
-
     def signal(self, node: NodeId, number: signal.Signals) -> None:
-        """Sends a signal to a node's process."""
         os.kill(self.pids[node], number)
 
     def kill(self, nodes: Sequence[NodeId]) -> None:

@@ -1,8 +1,5 @@
-"""The faults of a soak: their effect, how they heal, and what a node must report.
-
-A fault begins on a whole cluster and heals itself; the caller waits until the cluster is whole before the next one. So
-at most one broker at a time loses data, which replication factor 3 with min ISR 2 tolerates. All draws come from the
-fault's own random source.
+"""The faults of a soak. A fault begins on a whole cluster and heals itself; so at most one broker at a time loses data,
+which replication factor 3 with min ISR 2 tolerates. All draws come from the fault's own random source.
 
 - `kill-leader`, `kill-follower`: SIGKILL; the page cache survives.
 - `pause`: SIGSTOP for `PAUSE_MS`, longer than the session timeout, then SIGCONT; a paused leader resumes as a stale
@@ -30,7 +27,6 @@ from random import Random
 
 from experiments.engines.ray.engine import DamageKind
 from experiments.hunt.soak.cluster import SoakCluster
-from protocol.errors import ErrorCode
 from protocol.events.broker import StorageFailed
 from protocol.events.host import RecordsDropped
 from protocol.events.node import RequestRefused
@@ -40,13 +36,8 @@ PAUSE_MS = 10_000
 CUT_MS = 6_000
 ORPHAN_TALKS_MS = 4_000
 ROOM_BYTES = 4_096
-SPARE_ONE = 3
-"""The number of controllers that tolerates the loss of one."""
 DAMAGES: Sequence[DamageKind] = ("torn", "flipped", "zeroed")
-_FENCED = frozenset(
-    {ErrorCode.STALE_BROKER_EPOCH.name, ErrorCode.FENCED_LEADER_EPOCH.name}
-    | {ErrorCode.NOT_LEADER_OR_FOLLOWER.name, ErrorCode.UNKNOWN_LEADER_EPOCH.name}
-)
+_FENCED = ("STALE_BROKER_EPOCH", "FENCED_LEADER_EPOCH", "NOT_LEADER_OR_FOLLOWER", "UNKNOWN_LEADER_EPOCH")
 
 Fault = Callable[[SoakCluster, Random], str]
 
@@ -61,17 +52,20 @@ def _follower(cluster: SoakCluster, rng: Random) -> tuple[BrokerId, BrokerId]:
     return leader, rng.choice([broker for broker in cluster.brokers if broker != leader])
 
 
+def _bounce(cluster: SoakCluster, nodes: Sequence[NodeId]) -> None:
+    cluster.kill(nodes)
+    cluster.start(nodes)
+
+
 def kill_leader(cluster: SoakCluster, rng: Random) -> str:
     leader = _leader(cluster, rng)
-    cluster.kill([leader])
-    cluster.start([leader])
+    _bounce(cluster, [leader])
     return f"broker {leader}"
 
 
 def kill_follower(cluster: SoakCluster, rng: Random) -> str:
     leader, follower = _follower(cluster, rng)
-    cluster.kill([follower])
-    cluster.start([follower])
+    _bounce(cluster, [follower])
     return f"broker {follower}, which follows {leader}"
 
 
@@ -117,8 +111,7 @@ def full_disk(cluster: SoakCluster, rng: Random) -> str:
 
 
 def corrupt_tail(cluster: SoakCluster, rng: Random) -> str:
-    broker = _leader(cluster, rng)
-    damage = rng.choice(DAMAGES)
+    broker, damage = _leader(cluster, rng), rng.choice(DAMAGES)
     before = cluster.count_traces(RecordsDropped, broker)
     cluster.kill([broker])
     damaged = cluster.engine.damage_tails(broker, damage, str(rng.random()))
@@ -144,15 +137,14 @@ def restart(cluster: SoakCluster, rng: Random) -> str:
 def kill_all(cluster: SoakCluster, rng: Random) -> str:
     order = [*cluster.controllers, *cluster.brokers]
     rng.shuffle(order)
-    cluster.kill(order)
-    cluster.start(order)
+    _bounce(cluster, order)
     return "brokers and controllers at once"
 
 
 def kill_controller(cluster: SoakCluster, rng: Random) -> str:
     controller = cluster.controller()
     cluster.kill([controller])
-    if len(cluster.controllers) >= SPARE_ONE:
+    if len(cluster.controllers) >= 3:  # so many tolerate the loss of one
         cluster.controller()
     cluster.start([controller])
     return f"controller {controller}"

@@ -1,13 +1,10 @@
 """Several Ray nodes on this machine, private to one command: a head, and one further node per broker.
 
-A Ray node is a raylet with its workers. Actors on the head (all nodes but the brokers) and this process survive the
-death of any other Ray node; so a raylet can be killed, as if a machine's Ray agent were lost, and another one started
-in its place. Ray detects such a death by health checks, here within two seconds: an ended process refuses connections
-at once, while one that is slow, on a busy machine, has ten seconds to answer.
-
-SIGKILL of a raylet leaves its workers running as long as this process has not reaped the raylet; a worker whose raylet
-is reaped exits after a while. Such a worker is an *orphan*: an actor that Ray has declared dead and that goes on.
-`reap` removes the raylet.
+Actors on the head (all nodes but the brokers) and this process survive the death of any other Ray node; so a raylet can
+be killed, as if a machine's Ray agent were lost, and another one started in its place. Ray detects such a death by
+health checks, here within two seconds: an ended process refuses connections at once, while one that is slow, on a busy
+machine, has ten seconds to answer. SIGKILL of a raylet leaves its workers running as *orphans*, actors that Ray has
+declared dead, until this process has reaped the raylet (`reap`).
 
 The Ray nodes keep their files in one folder and listen on 127.0.0.1 only, unless this process imported ray before it
 called `stay_on_loopback`; the kernel ends all of them with this process.
@@ -64,7 +61,8 @@ class RayNodes:
 
     def kill_raylet(self, node_id: str) -> None:
         """Sends SIGKILL to the raylet of a node, and to no other process; its workers become orphans."""
-        os.kill(_raylet(self._nodes[node_id]).pid, signal.SIGKILL)
+        [raylet] = self._nodes[node_id].all_processes["raylet"]
+        os.kill(raylet.process.pid, signal.SIGKILL)
 
     def kill_control_store(self) -> None:
         """Sends SIGKILL to the control store of all nodes."""
@@ -83,11 +81,6 @@ def start_node(cluster: Handle, num_cpus: int = NODE_CPUS, **options: object) ->
     if not ray_constants.ENABLE_RAY_CLUSTER:  # the variable of `stay_on_loopback`, as ray has read it
         options["node_ip_address"] = "127.0.0.1"
     return cluster.add_node(num_cpus=num_cpus, **_SHARED, **options)
-
-
-def _raylet(node: Handle) -> Handle:
-    [process] = node.all_processes["raylet"]
-    return process.process
 
 
 @contextmanager

@@ -1,14 +1,12 @@
 """`isray soak`: runs load and faults on a cluster, then checks the recording of the run.
 
 The cluster runs on a private Ray with one Ray node per broker and a head. The replication factor is the number of
-brokers, min ISR one less, the generation `kip-966`; the producer is idempotent, with acks=all (`workload.py`).
-Faults follow each other by a seeded schedule (`faults.py`); each begins when the cluster is healthy again
-after the previous one. The soak lasts for the given time, and at least one round of faults; a fault that has begun is
-healed. Then the producer stops, all sends end, the readers read to the log ends, and the recording of the run is
-checked as `isray check` does (`experiments/check/check_recording.py`).
+brokers, min ISR one less, the generation `kip-966`. Faults follow each other by a seeded schedule (`faults.py`); each
+begins when the cluster is healthy again after the previous one. The soak lasts for the given time, and at least one
+round of faults. Then the producer stops, all sends end, the readers read to the log ends, and the recording of the run
+is checked as `isray check` does (`experiments/check/check_recording.py`).
 
-The result is a list of findings, one line each; the soak passes if there is none. The folder `out` is a recording
-(`experiments/check/recording.py`), with these files in addition:
+The soak passes if there are no findings. The folder `out` is a recording, with these files in addition:
 
     schedule.jsonl    the faults with their times and targets
     nodes/            the nodes' data directories, where there are findings
@@ -28,7 +26,7 @@ from random import Random
 
 from experiments.check.check_recording import check
 from experiments.check.client_history import ranges_of
-from experiments.check.history import FinalPartition
+from experiments.check.final_logs import final_logs
 from experiments.check.losses import Losses
 from experiments.check.recording import Recording, RecordingWriter
 from experiments.engines.port import ClusterSpec
@@ -105,9 +103,7 @@ class DoneFault:
 
 @dataclass(slots=True)
 class SoakResult:
-    """The result of a soak. `findings` are lines, none if it passed; `looked_at` is the number of checks by invariant;
-    `memory` is `SoakCluster.memory`.
-    """
+    """`findings` is empty if the soak passed; `looked_at` counts checks by invariant; `memory` is the cluster's."""
 
     options: SoakOptions
     seconds: float = 0.0
@@ -155,14 +151,15 @@ def soak(options: SoakOptions, on_fault: OnFault = lambda _sent, _faults: None) 
     writer = RecordingWriter(options.out)
     try:
         with ray_nodes(options.brokers) as nodes:
-            _run(options, nodes, writer, result, on_fault)
+            _run(nodes, writer, result, on_fault)
     finally:
         writer.close()
     (options.out / REPORT).write_text(json.dumps(result.document(), indent=1) + "\n", encoding="utf-8")
     return result
 
 
-def _run(options: SoakOptions, nodes: RayNodes, writer: RecordingWriter, result: SoakResult, on_fault: OnFault) -> None:
+def _run(nodes: RayNodes, writer: RecordingWriter, result: SoakResult, on_fault: OnFault) -> None:
+    options = result.options
     spec = ClusterSpec(options.brokers, options.controllers, ClusterConfig.of(Generation.KIP_966, CONFIG), options.seed)
     homes = homes_of(spec, nodes)
     engine = RayEngine(spec, homes=homes, keeps=lambda trace: isinstance(trace, KEPT_TRACES))
@@ -173,18 +170,16 @@ def _run(options: SoakOptions, nodes: RayNodes, writer: RecordingWriter, result:
         cluster.await_whole()
         cluster.create_topic(options.partitions)
         cluster.await_whole()
-        workload = cluster.workload = Workload(
-            engine, writer.operation, cluster.partitions, options.rate, cluster.next_id
-        )
+        partitions, rate = cluster.partitions, options.rate
+        workload = cluster.workload = Workload(engine, writer.operation, partitions, rate, cluster.next_id)
         result.counts = workload.counts
         try:
-            _inject_faults(options, cluster, workload, writer, result, on_fault)
-            finals = _end_workload(cluster, workload)
+            _inject_faults(cluster, workload, writer, result, on_fault)
+            _end_workload(cluster, workload)
         except NotHealedError as error:
             result.findings.append(f"{error}: {_describe_states(cluster)}")
-            finals = _final_logs(cluster)
         result.memory = cluster.memory()
-        metadata = engine.metadata_log()
+        finals, metadata = final_logs(engine, ranges_of), engine.metadata_log()
         writer.finish("soak", engine.name, spec, metadata, finals, nothing_may_be_lost=True)
         checked = check(Recording(options.out))
         result.findings += [f"{found.invariant}: {found.detail}" for found in checked.violations]
@@ -197,15 +192,10 @@ def _run(options: SoakOptions, nodes: RayNodes, writer: RecordingWriter, result:
 
 
 def _inject_faults(
-    options: SoakOptions,
-    cluster: SoakCluster,
-    workload: Workload,
-    writer: RecordingWriter,
-    result: SoakResult,
-    on_fault: OnFault,
+    cluster: SoakCluster, workload: Workload, writer: RecordingWriter, result: SoakResult, on_fault: OnFault
 ) -> None:
     """Injects faults until the time is over, at least one of each kind."""
-    began_s = time.monotonic()
+    options, began_s = result.options, time.monotonic()
     try:
         for planned in schedule(options.seed, options.faults):
             if planned.index >= len(options.faults) and time.monotonic() - began_s >= options.minutes * 60:
@@ -235,16 +225,15 @@ def _inject(planned: ScheduledFault, cluster: SoakCluster) -> DoneFault:
     return DoneFault(planned.index, planned.kind, at_ms, what, cluster.engine.now_ms() - at_ms)
 
 
-def _end_workload(cluster: SoakCluster, workload: Workload) -> list[FinalPartition]:
-    """Ends the workload and waits until all replicas are equal; returns the final logs."""
+def _end_workload(cluster: SoakCluster, workload: Workload) -> None:
+    """Ends the workload and waits until all replicas are equal."""
     workload.is_sending = False
-    cluster.wait(lambda: not workload.outstanding, "every send has ended")
+    cluster.wait(lambda: not workload.sends, "every send has ended")
     ends = cluster.wait_for(lambda: _log_ends(cluster), "all replicas have all records")
     cluster.wait(lambda: workload.has_read_to(ends), "the readers reach the log ends")
     workload.is_reading = False
-    cluster.wait(lambda: workload.is_over, "every read has ended")
+    cluster.wait(lambda: not workload.reads, "every read has ended")
     cluster.await_whole()
-    return _final_logs(cluster)
 
 
 def _log_ends(cluster: SoakCluster) -> dict[TopicPartition, Offset] | None:
@@ -258,19 +247,6 @@ def _log_ends(cluster: SoakCluster) -> dict[TopicPartition, Offset] | None:
             return None
         ends[partition] = found.pop()
     return ends
-
-
-def _final_logs(cluster: SoakCluster) -> list[FinalPartition]:
-    """The logs of all running in-sync replicas."""
-    finals = []
-    for partition in cluster.partitions:
-        state = cluster.state(partition)
-        isr = () if state is None else state.isr
-        batches = {broker: cluster.engine.log(broker, partition) for broker in isr if cluster.engine.is_running(broker)}
-        logs = {broker: [run for batch in found for run in ranges_of(batch)] for broker, found in batches.items()}
-        if state is not None and state.leader in logs:
-            finals.append(FinalPartition(partition, state.leader, logs))
-    return finals
 
 
 def _describe_states(cluster: SoakCluster) -> str:

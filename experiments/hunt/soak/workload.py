@@ -2,12 +2,8 @@
 
 The producer is the cluster's client node: idempotent, acks=all. It sends batches of `RECORDS_PER_SEND` records to the
 partitions in turn, at `rate` records per second, with at most `MAX_OUTSTANDING` sends under way. Sends that the limit
-prevents are skipped and not made up for, so that the producer does not stay behind after an outage.
-
-Two readers follow each partition from its log start offset. The second one goes back by `JUMP_BACK` offsets at every
-`rewind`, so that records which were visible are read again after each fault.
-
-The loop that waits for the cluster calls `tick` as often as possible.
+prevents are skipped and not made up for, so that the producer does not stay behind after an outage. The second reader
+of a partition goes back at every `rewind`, so that records which were visible are read again after each fault.
 """
 
 from __future__ import annotations
@@ -58,7 +54,8 @@ class _Follower:
 
 class Workload:
     """The producer and the readers. `write` receives the operations of the history, `rate` is in records per second,
-    and `next_id` returns new command ids. `is_sending` and `is_reading` may be set to False.
+    and `next_id` returns new command ids. `is_sending` and `is_reading` may be set to False; `sends` and `reads` are
+    under way. Whoever waits for the cluster calls `tick` as often as possible.
     """
 
     def __init__(
@@ -78,19 +75,9 @@ class Workload:
         self._credit_from_ms: float = clients.now_ms()
         self._turn = 0
         self.is_sending = self.is_reading = True
-        self._sends: dict[int, SendRecords] = {}
-        self._reads: dict[int, _Follower] = {}
+        self.sends: set[int] = set()
+        self.reads: dict[int, _Follower] = {}
         self._followers = [_Follower(reader, partition) for partition in self._partitions for reader in READERS]
-
-    @property
-    def outstanding(self) -> int:
-        """The number of sends under way."""
-        return len(self._sends)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether no send and no read is under way."""
-        return not (self._sends or self._reads)
 
     def rewind(self) -> None:
         """Moves the second reader of each partition back by `JUMP_BACK` offsets."""
@@ -106,23 +93,23 @@ class Workload:
         """Handles the outcomes of commands, and submits the sends and reads that are due."""
         now_ms = self._clients.now_ms()
         for command_id, outcome in self._clients.take_outcomes().items():
-            if isinstance(outcome, SendOutcome) and command_id in self._sends:
-                del self._sends[command_id]
-                self._handle_send_outcome(outcome)
-            elif isinstance(outcome, ConsumeOutcome) and command_id in self._reads:
-                self._handle_read_outcome(now_ms, self._reads.pop(command_id), outcome)
+            if isinstance(outcome, SendOutcome) and command_id in self.sends:
+                self.sends.remove(command_id)
+                for end in ended(outcome):
+                    self._write(end)
+                    setattr(self.counts, end.result, getattr(self.counts, end.result) + end.size)
+            elif isinstance(outcome, ConsumeOutcome) and command_id in self.reads:
+                self._handle_read_outcome(now_ms, self.reads.pop(command_id), outcome)
         self._send_due(now_ms)
         for follower in self._followers:
             if self.is_reading and not follower.command and follower.due_ms <= now_ms:
                 self._read(follower)
 
-    # -- sending -------------------------------------------------------------------------------------------------------
-
     def _send_due(self, now_ms: TimeMs) -> None:
         every_ms = 1000 * RECORDS_PER_SEND / self._rate
         while now_ms - self._credit_from_ms >= every_ms:
             self._credit_from_ms += every_ms
-            if self.is_sending and len(self._sends) < MAX_OUTSTANDING:
+            if self.is_sending and len(self.sends) < MAX_OUTSTANDING:
                 self._send(self._partitions[self._turn % len(self._partitions)])
                 self._turn += 1
 
@@ -135,17 +122,10 @@ class Workload:
             record_count=RECORDS_PER_SEND,
             record_bytes=RECORD_BYTES,
         )
-        self._sends[command.command_id] = command
+        self.sends.add(command.command_id)
         self._write(Invoked(command.command_id, PRODUCER, partition, RECORDS_PER_SEND))
         self._clients.submit(command)
         self.counts.sent += RECORDS_PER_SEND
-
-    def _handle_send_outcome(self, outcome: SendOutcome) -> None:
-        for end in ended(outcome):
-            self._write(end)
-            setattr(self.counts, end.result, getattr(self.counts, end.result) + end.size)
-
-    # -- reading -------------------------------------------------------------------------------------------------------
 
     def _read(self, follower: _Follower) -> None:
         command = ConsumeCommand(
@@ -157,7 +137,7 @@ class Workload:
             max_wait_ms=READ_WAIT_MS,
         )
         follower.command = command.command_id
-        self._reads[command.command_id] = follower
+        self.reads[command.command_id] = follower
         self._clients.submit(command)
 
     def _handle_read_outcome(self, now_ms: TimeMs, follower: _Follower, outcome: ConsumeOutcome) -> None:

@@ -2,9 +2,9 @@
 
 Each mutant is tested in up to three stages, the cheapest first, until one notices it: the unit tests, those first that
 import its module, directly or by their helpers, and those of the folder that mirrors its package; then seeds of the
-default swarm (`experiments/hunt/fuzz`); then seeds of the quorum's simulation. Each stage is a process of its own with
-a limit of processor time (`process.py`); a mutant that uses it up counts as noticed. A campaign may leave stages out:
-with the swarm alone it measures what the swarm would miss.
+default swarm; then seeds of the quorum's simulation. Each stage is a process of its own with a limit of processor time
+(`process.py`); a mutant that uses it up counts as noticed. The processes of the last two stages run this module; each
+seed has a limit of its own, so that an endless loop does not use up the time of all seeds.
 
 The sample depends on its seed and on the sources only. It takes the same number of each operator, since most places
 that can be mutated are arguments, which nearly every test notices.
@@ -14,8 +14,12 @@ from __future__ import annotations
 
 import ast
 import json
+import math
+import resource
 import shlex
-from collections import Counter
+import sys
+import time
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -24,12 +28,15 @@ from itertools import zip_longest
 from pathlib import Path
 from random import Random
 
-from experiments.hunt.mutants.generated.hunts import HUNTS, SECONDS_PER_SEED
 from experiments.hunt.mutants.generated.process import Ended, run_mutated
+from experiments.hunt.mutants.mutant import PlanFocus, QuorumFocus
 from experiments.hunt.mutants.mutation import ROOT, Mutation, Site, line_number_of, modules, path_of, sites
 from experiments.support.errors import InputError
 
-TESTS = "tests"
+TESTS, SWARM, QUORUM = "tests", "swarm", "quorum"
+HUNTS: dict[str, PlanFocus | QuorumFocus] = {SWARM: PlanFocus(), QUORUM: QuorumFocus()}
+SECONDS_PER_SEED = 20
+"""The limit of processor time of a hunt, many times of what the unchanged protocol takes."""
 STAGES = (TESTS, *HUNTS)
 SWARM_SEEDS = 40
 SECONDS_OF_TESTS = 90
@@ -56,11 +63,9 @@ class GeneratedVerdict:
 
     @property
     def place(self) -> str:
-        """File and line."""
         return f"{path_of(self.mutation.module).relative_to(ROOT)}:{self.line_number}"
 
     def document(self) -> dict[str, object]:
-        """The JSON document of one mutant."""
         verdict = {"killed": self.stage is not None, "stage": self.stage, "by": self.by}
         return {"place": self.place, **asdict(self.mutation), **verdict}
 
@@ -73,16 +78,13 @@ class KeptMutant:
     by: str
 
 
-# -- the sample --------------------------------------------------------------------------------------------------------
-
-
 def sample(number: int, seed: int, module: str | None = None) -> list[Site]:
     """This many mutations of the protocol, or of one module; fewer if there are not so many."""
-    by_operator: dict[str, list[Site]] = {}
+    by_operator: defaultdict[str, list[Site]] = defaultdict(list)
     for name in modules() if module is None else (module,):
         for site in sites(name, path_of(name).read_text(encoding="utf-8")):
-            by_operator.setdefault(site.mutation.operator, []).append(site)
-    for operator, found in sorted(by_operator.items()):
+            by_operator[site.mutation.operator].append(site)
+    for operator, found in by_operator.items():
         Random(f"{operator}/{seed}").shuffle(found)
     turns = zip_longest(*(found for _, found in sorted(by_operator.items())))
     drawn = [site for turn in turns for site in turn if site is not None][:number]
@@ -95,9 +97,6 @@ def module_at(path: str) -> str:
     if found is None:
         raise InputError("--module", "", path, "a file of the protocol, such as protocol/broker/leader.py")
     return found
-
-
-# -- the tests of a module ---------------------------------------------------------------------------------------------
 
 
 def tests_of(module: str) -> list[str]:
@@ -146,42 +145,30 @@ def _reached(name: str, imported: dict[str, frozenset[str]]) -> frozenset[str]:
     return imported[name].union(*(imported[helper] for helper in helpers))
 
 
-# -- verdicts ----------------------------------------------------------------------------------------------------------
-
-
 def generated_verdict(site: Site, swarm: int, stages: Sequence[str] = STAGES) -> GeneratedVerdict:
     """Tests one mutant in these stages: with unit tests, with `swarm` seeds of each hunt."""
     for stage in stages:
-        by = _noticed_by_unit_tests(site.mutation) if stage == TESTS else _noticed_by_hunt(site.mutation, stage, swarm)
-        if by is not None:
+        if (by := _noticed(site.mutation, stage, swarm)) is not None:
             return GeneratedVerdict(site.mutation, site.line_number, stage, by)
     return GeneratedVerdict(site.mutation, site.line_number, None, None)
 
 
-def _noticed_by_unit_tests(mutation: Mutation) -> str | None:
-    near = tests_of(mutation.module)
-    return noticed_by_tests(mutation, near) or noticed_by_tests(mutation, other_tests(near))
-
-
-def _noticed_by_hunt(mutation: Mutation, hunt: str, seeds: int) -> str | None:
-    arguments = ("experiments.hunt.mutants.generated.hunts", hunt, str(seeds))
-    ended = run_mutated(mutation, SECONDS_PER_SEED * seeds, arguments)
+def _noticed(mutation: Mutation, stage: str, seeds: int) -> str | None:
+    if stage == TESTS:
+        near = tests_of(mutation.module)
+        return noticed_by_tests(mutation, near) or noticed_by_tests(mutation, other_tests(near))
+    ended = run_mutated(mutation, SECONDS_PER_SEED * seeds, (__name__, stage, str(seeds)))
     return None if ended.code == 0 else _reason(ended, ended.output.strip().rpartition("\n")[2])
 
 
 def noticed_by_tests(mutation: Mutation, tests: Sequence[str]) -> str | None:
-    """The first of these tests (files or ids) that fails under a mutation, None if all pass. RuntimeError if there is
-    none.
-    """
+    """The first of these tests (files or ids) that fails, None if all pass. RuntimeError if there is none."""
     ended = run_mutated(mutation, SECONDS_OF_TESTS, [*PYTEST, *tests])
     if ended.code in _NOTHING_RAN:
         raise RuntimeError(f"no test of {mutation.module} ran:\n{ended.output}")
-    failed = (
-        line.partition(" ")[2].partition(" - ")[0]
-        for line in ended.output.splitlines()
-        if line.startswith(("FAILED ", "ERROR "))
-    )
-    return None if ended.code == 0 else _reason(ended, next(failed, f"exit code {ended.code}"))
+    failed = (line for line in ended.output.splitlines() if line.startswith(("FAILED ", "ERROR ")))
+    first = next(failed, f" exit code {ended.code}").partition(" ")[2].partition(" - ")[0]
+    return None if ended.code == 0 else _reason(ended, first)
 
 
 def _reason(ended: Ended, otherwise: str) -> str:
@@ -207,9 +194,6 @@ def kept_verdicts(kept: Sequence[KeptMutant], jobs: int) -> Iterator[GeneratedVe
         yield from threads.map(decide, kept)
 
 
-# -- reports -----------------------------------------------------------------------------------------------------------
-
-
 def table_per_module(found: Iterable[GeneratedVerdict]) -> list[tuple[str, ...]]:
     """A row per module: its name, the number of mutants, how many each stage noticed, and how many survived."""
     rows: dict[str, Counter[str | None]] = {}
@@ -221,9 +205,6 @@ def table_per_module(found: Iterable[GeneratedVerdict]) -> list[tuple[str, ...]]
     ]
 
 
-# -- the committed list ------------------------------------------------------------------------------------------------
-
-
 def save_killed(found: Iterable[GeneratedVerdict], path: Path) -> None:
     """Writes the mutants that unit tests notice to a list such as `KEPT`."""
     lines = [json.dumps({**asdict(item.mutation), "by": item.by}) for item in found if item.stage == TESTS]
@@ -231,10 +212,25 @@ def save_killed(found: Iterable[GeneratedVerdict], path: Path) -> None:
 
 
 def kept_mutants() -> list[KeptMutant]:
-    """The committed list."""
-    found = []
-    for line in KEPT.read_text(encoding="utf-8").splitlines():
-        entry = json.loads(line)
-        by = entry.pop("by")
-        found.append(KeptMutant(Mutation(**entry), by))
-    return found
+    entries = map(json.loads, KEPT.read_text(encoding="utf-8").splitlines())
+    return [KeptMutant(by=entry.pop("by"), mutation=Mutation(**entry)) for entry in entries]
+
+
+def violation(kind: str, seed: int) -> str | None:
+    """The seed and the invariant that a default run of this kind violates, None if it violates none."""
+    invariant = HUNTS[kind].violation_without_focus(seed)
+    return None if invariant is None else f"seed {seed}: {invariant}"
+
+
+def _main(kind: str, seeds: int) -> None:
+    """Ends with the first violation of the seeds from 0 on, as an error, if there is one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    for seed in range(seeds):
+        soft = math.ceil(time.process_time()) + SECONDS_PER_SEED
+        resource.setrlimit(resource.RLIMIT_CPU, (min(soft, hard), hard))
+        if (found := violation(kind, seed)) is not None:
+            sys.exit(found)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1], int(sys.argv[2]))

@@ -18,8 +18,7 @@ from experiments.faults.kinds.operations import KINDS as operation_kinds
 from experiments.faults.kinds.processes import Crash, Expire
 from experiments.faults.schema import Fault
 from experiments.faults.targets import Targets
-from experiments.hunt.fuzz.operated import is_operated
-from experiments.hunt.fuzz.swarm import draw
+from experiments.hunt.fuzz.swarm import draw, is_operated
 from protocol.config import ClusterConfig, Generation
 from protocol.events.store import StoreSessionEnded
 from protocol.ids import STORE

@@ -19,10 +19,9 @@ from random import Random
 import pytest
 
 from experiments.hunt.campaign import run as run_module
-from experiments.hunt.campaign.findings import Finding, add_finding, shape_of
 from experiments.hunt.campaign.folder import CampaignFolder
 from experiments.hunt.campaign.mutate import mutated_plan
-from experiments.hunt.campaign.rounds import Corpus, Origin
+from experiments.hunt.campaign.rounds import Corpus, Finding, Origin, add_finding, shape_of
 from experiments.hunt.campaign.run import Campaign, CampaignResult, run_campaign
 from experiments.hunt.fuzz.coverage import FROM_ELR
 from experiments.hunt.fuzz.plan import Plan, PlanViolation, TimelineFile, dangling_references, load

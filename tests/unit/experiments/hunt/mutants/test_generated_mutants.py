@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from experiments.cli.main import application
 from experiments.hunt.mutants.generated import campaign
-from experiments.hunt.mutants.generated.hunts import HUNTS, QUORUM, SWARM, violation
+from experiments.hunt.mutants.generated.campaign import HUNTS, QUORUM, SWARM, violation
 from experiments.hunt.mutants.generated.process import run_mutated
 from experiments.hunt.mutants.mutation import WRITTEN, Mutation, Site, line_number_of, path_of, sites
 from experiments.hunt.mutants.registry import all_mutants
