@@ -1,9 +1,8 @@
 """What a trial's result depends on, as digests: equal digests, equal trials.
 
-A trial is a pure function of its code, its cell's parameters and its seed; the seed follows from the study's seed and
-the trial's number, without pairing also from the parameters. The digest of a cell covers all but the number, so that
-trials are found again by content: when cells are added, removed or reordered, or more trials are wanted, those on disk
-count; after a change of the code or the study's seed they do not.
+A trial is a pure function of its code, its cell's parameters and its seed (`trial_seed`). The digest of a cell covers
+all but the trial's number, so that trials are found again by content: when cells are added, removed or reordered, or
+more trials are wanted, those on disk count; after a change of the code or the study's seed they do not.
 
 The code of a trial is the source of the module that defines it and of everything that it imports, directly or not,
 from the same project (static imports, read from the source). A trial that is no plain function of a module (a bound
@@ -26,7 +25,6 @@ from experiments.studies.trials.batch import Trial
 from experiments.support.build import PACKAGES_FOLDER
 
 PROJECT = ("protocol", "actors", "experiments")
-TRIAL_MODULE = "experiments.studies.trials.trial"
 
 
 def cell_digest(parameters: CellParameters, study_seed: int, pairing: bool, code: str) -> str:
@@ -65,7 +63,7 @@ def _sources(module: str) -> tuple[tuple[str, bytes], ...]:
         above = module.count(".") + (Path(own).name == "__init__.py")
         roots[module.partition(".")[0]] = Path(own).resolve().parents[above]
     found: dict[str, bytes] = {}
-    waiting = [module, TRIAL_MODULE]
+    waiting = [module, "experiments.studies.trials.trial"]
     while waiting:
         name = waiting.pop()
         root = roots.get(name.partition(".")[0])
@@ -79,7 +77,7 @@ def _sources(module: str) -> tuple[tuple[str, bytes], ...]:
 def _file_of(module: str, root: Path) -> Path | None:
     """The source file of a module; None if there is none of that name (the last part may be a function or class)."""
     path = root.joinpath(*module.split("."))
-    candidates = (path.with_name(f"{path.name}.py"), path / "__init__.py")
+    candidates = (path.with_suffix(".py"), path / "__init__.py")
     return next((candidate for candidate in candidates if module and candidate.is_file()), None)
 
 

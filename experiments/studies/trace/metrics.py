@@ -1,6 +1,5 @@
 """The metrics of a study, each declared once, in `metrics.yaml`: name, words, how it is measured and estimated.
 
-`gold/cells.json`, the tables, the report, the stopping rule of the sweep and the Spark pipeline all follow `METRICS`.
 Rates are per partition-year (a year is 365 days). The definitions of the fractions of time in terms of a partition's
 state are in `pipeline/silver.py`; the formulas of the intervals in `estimation/`.
 """

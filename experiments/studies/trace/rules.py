@@ -1,8 +1,7 @@
 """The rules of a trace, for the rows of many trials at once, as arrays: what a file from disk has to keep.
 
-They are declared by the kinds (`kinds.py`). A worker holds its trials to them before it writes, and the analysis every
-file that it reads: a file may come from another program, and a trace that breaks a rule would give wrong numbers in
-silence.
+They are declared by the kinds (`kinds.py`). A worker checks its trials before it writes, and the analysis every file
+that it reads: a file may come from another program, and a trace that breaks a rule would give wrong numbers in silence.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Catch-up: a restarted broker is up and registered, and its replicas are behind for a while.
 
 How long follows from what was written while it was down, and from the volume of its disk if that was lost
-(`failures/absences.py`). Until then its fetches do not reach the leaders: the network loses its fetch requests, so the
-leaders count it as behind and keep it out of the ISR. Afterwards the broker's next renewal of its fetch session, within
-`replica.fetch.wait.max.ms`, begins a new session, and the replicas join the ISR as the protocol has it. All else
-reaches it and leaves it, so it may be elected leader where the protocol allows that; a broker that has led all its
-partitions since its start has no leader to catch up with, which ends the wait. A broker that fails before it has caught
-up has the rest still to fetch.
+(`failures/absences.py`). Until then the network loses its fetch requests, so the leaders count it as behind and keep it
+out of the ISR. Afterwards the broker's next renewal of its fetch session, within `replica.fetch.wait.max.ms`, begins a
+new session, and the replicas join the ISR as the protocol has it. All other messages are delivered, so the broker may
+be elected leader where the protocol allows that; a broker that has led all its partitions since its start has no leader
+to catch up with, which ends the wait. A broker that fails before it has caught up has the rest still to fetch.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ from protocol.events.base import Trace
 from protocol.events.broker import BecameLeader
 from protocol.ids import NodeId, TimeMs, TopicPartition, is_broker
 from protocol.messages.data import FetchRenewal, FetchRequest
-
-_FETCHES = (FetchRequest, FetchRenewal)
 
 
 class CatchUps:
@@ -40,8 +37,7 @@ class CatchUps:
         cluster.trace_observers.append(self._observe)
 
     def fail(self, broker: NodeId, lost_disk: bool) -> None:
-        """The broker has failed, or its disk was lost while it was down. In a controlled shutdown it still runs for a
-        while, as far behind as before."""
+        """The broker has failed, or its disk was lost while it was down."""
         self._absences.fail(broker, self._cluster.now_ms, lost_disk)
         self._led.pop(broker, None)
 
@@ -52,8 +48,11 @@ class CatchUps:
         until_ms = self._until_ms[broker] = self._absences.start(broker, now_ms)
         if until_ms == now_ms:
             return
-        others = [other for other in self._replicas if other != broker]
-        self._held[broker] = [Disturbance(broker, other, "lose", only=_FETCHES, keeps_idle=True) for other in others]
+        self._held[broker] = [
+            Disturbance(broker, other, "lose", only=(FetchRequest, FetchRenewal), keeps_idle=True)
+            for other in self._replicas
+            if other != broker
+        ]
         for disturbance in self._held[broker]:
             self._cluster.disturb_link(disturbance)
         self._cluster.call_at(until_ms, lambda: self._end(broker, until_ms))

@@ -2,35 +2,34 @@
 
 The times of the timeline and the length of the trial are divided by F; timeouts of the protocol and the network are
 not. The trace's times are multiplied by F afterwards, so that rates and fractions refer to the study's time. So a trial
-with F is one without compression in which the timeouts last F times as long. Measured values are in
-real time.
+with F is one without compression in which the timeouts last F times as long. Measured values are in real time.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.model import CellParameters
 from experiments.studies.failures.timeline import Event, Timeline
-from experiments.studies.trace.kinds import End, Stamped
+from experiments.studies.trace.kinds import End, TrialResult
 
 
 def compressed(params: CellParameters) -> CellParameters:
     """The parameters of the trial that runs: its length, and the down time that its warm-up follows from, are divided
     by the factor. Its failures are those of a timeline, so the parameters have no shared causes."""
-    factor = params.time_compression
+    duration_ms, repair_ms = (
+        max(1, round(time_ms / params.time_compression)) for time_ms in (params.duration_ms, params.longest_repair_ms)
+    )
     return params.model_copy(
         update={
-            "duration_ms": _divided(params.duration_ms, factor),
-            "broker_mttr": Distribution(dist="constant", mean_ms=_divided(params.longest_repair_ms, factor)),
+            "duration_ms": duration_ms,
+            "broker_mttr": Distribution(dist="constant", mean_ms=repair_ms),
             "power_events_per_year": 0.0,
             "rack_power_events_per_year": 0.0,
             "burst": None,
         }
     )
-
-
-def _divided(time_ms: int, factor: float) -> int:
-    return max(1, round(time_ms / factor))
 
 
 class CompressedTimeline:
@@ -51,12 +50,10 @@ class CompressedTimeline:
         return self._timeline.regenerate(round(at_ms * self._factor))
 
 
-def stretched(rows: list[Stamped], params: CellParameters) -> list[Stamped]:
-    """The rows of a trial of `compressed(params)` in the study's time."""
-
-    def time_ms(row: Stamped) -> int:
-        return min(params.duration_ms, round(row.time_ms * params.time_compression))
-
-    *before, last = rows
+def stretched(found: TrialResult, params: CellParameters) -> TrialResult:
+    """The result of a trial of `compressed(params)` in the study's time."""
+    *before, last = found.rows
     assert isinstance(last.what, End)
-    return [*(row._replace(time_ms=time_ms(row)) for row in before), last._replace(time_ms=params.duration_ms)]
+    times_ms = (min(params.duration_ms, round(row.time_ms * params.time_compression)) for row in before)
+    rows = [row._replace(time_ms=time_ms) for row, time_ms in zip(before, times_ms, strict=True)]
+    return replace(found, rows=[*rows, last._replace(time_ms=params.duration_ms)])

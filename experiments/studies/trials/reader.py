@@ -3,8 +3,7 @@
 It stands for a consumer that polls all the time, whose fetch waits at the leader: it reads as soon as the high
 watermark advances, and from each new leader. It sends the leader epoch of the last record that it has read (KIP-320).
 A leader whose log differs from what was read makes it go back, and so does one whose log ends before its position; as
-with `auto.offset.reset=latest` it then goes on at the high watermark. Each read that returned records, and each step
-back, is a row of the trace (`trace/kinds.py`).
+with `auto.offset.reset=latest` it then goes on at the high watermark.
 """
 
 from __future__ import annotations
@@ -68,8 +67,7 @@ class Reader:
             return
         position = self._positions[name]
         position.outstanding = None
-        goes_on = self._move(name, position, response)
-        if goes_on or position.follows:
+        if self._move(name, position, response) or position.follows:
             position.follows = False
             self.request(name)
 

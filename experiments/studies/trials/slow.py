@@ -1,10 +1,9 @@
 """Slow brokers: during an episode every message that a broker sends is delayed.
 
 Episodes are a Poisson process per broker, in a random stream of its own; an episode that begins during another one of
-the same broker has no effect. Slowness is no outage: the broker keeps its state, and the protocol decides whether it
-stays in the ISR (`replica.lag.time.max.ms`) and unfenced (`broker.session.timeout.ms`). Writes are continuous in the
-model, so the trial writes when an episode begins and when it ends: without a record to fetch, a slow follower would
-never be behind.
+the same broker has no effect. The broker keeps its state, and the protocol decides whether it stays in the ISR
+(`replica.lag.time.max.ms`) and unfenced (`broker.session.timeout.ms`). Writes are continuous in the model, so the trial
+writes when an episode begins and when it ends: without a record to fetch, a slow follower would never be behind.
 """
 
 from __future__ import annotations
@@ -70,8 +69,8 @@ class SlowBrokers:
         self._cluster.call_at(self._zero_ms + episode.begins_ms, lambda: self._begin(episode))
 
     def _begin(self, episode: Episode) -> None:
-        broker, spec = episode.broker, self._cluster.spec
-        others = [node for node in spec.member_ids if node != broker]
+        broker = episode.broker
+        others = [node for node in self._cluster.spec.member_ids if node != broker]
         self._slow[broker] = [Disturbance(broker, node, "delay", delay_ms=self._delay_ms) for node in others]
         for disturbance in self._slow[broker]:
             self._cluster.disturb_link(disturbance)

@@ -27,20 +27,22 @@ from experiments.studies.trace.kinds import Crash, End, Observation, Stamped, St
 from experiments.studies.trials.catch_up import CatchUps
 from experiments.studies.trials.compression import CompressedTimeline, compressed, stretched
 from experiments.studies.trials.observer import Observer
-from experiments.studies.trials.setting import cluster_spec, loss_of, replicas_of, topic_request
+from experiments.studies.trials.setting import (
+    RETRY_START_MS,
+    SET_UP_MS,
+    SetUpError,
+    cluster_spec,
+    loss_of,
+    replicas_of,
+    topic_request,
+)
 from experiments.studies.trials.slow import SlowBrokers, episodes
 from experiments.studies.trials.writer import LEARNING_MS
 from protocol.ids import FIRST_CLIENT, NodeId, TimeMs, is_client
 from protocol.messages.commands import ShutdownCommand
 
-SET_UP_MS = 60_000
-RETRY_START_MS = 1_000
 JITTER_MS = 2
 """Of the network, on top of its latency."""
-
-
-class TrialSetUpError(Exception):
-    """The cluster of a trial did not come up."""
 
 
 class Trial:
@@ -62,9 +64,8 @@ class Trial:
         self._measuring = False
         self._awaited: Event | None = None
         self._starting: dict[NodeId, Event] = {}
-        self.catch_ups = (
-            None if params.catch_up is None else CatchUps(params.catch_up, self.cluster, replicas_of(params))
-        )
+        catch_up = params.catch_up
+        self.catch_ups = None if catch_up is None else CatchUps(catch_up, self.cluster, replicas_of(params))
         self._seed = seed
         self._flush_phases = Random(f"{seed}/flush-phases")
 
@@ -87,7 +88,7 @@ class Trial:
         self.cluster.run_until(at_ms)
 
     def set_up(self) -> None:
-        """Starts the cluster and creates the topic. Raises TrialSetUpError if a partition gets no leader."""
+        """Starts the cluster and creates the topic. Raises SetUpError if a partition gets no leader."""
         cluster, params = self.cluster, self.params
         for node in cluster.spec.node_ids:
             cluster.start(node)
@@ -96,9 +97,7 @@ class Trial:
             cluster.send(FIRST_CLIENT, node, topic_request(params))
         while not all(partition.serves for partition in self.observer.states.partitions.values()):
             if not cluster.step(SET_UP_MS):
-                raise TrialSetUpError(f"no leaders after {SET_UP_MS} ms: {params}")
-
-    # -- failures ------------------------------------------------------------------------------------------------------
+                raise SetUpError(f"no leaders after {SET_UP_MS} ms: {params}")
 
     def _await_event(self) -> None:
         event = self._awaited = self._timeline.next_event()
@@ -109,9 +108,11 @@ class Trial:
                 self._write_before(at_ms, event.broker)
 
     def _write_before(self, at_ms: TimeMs, broker: NodeId) -> None:
-        """Has records acknowledged just before the broker fails at that time."""
+        """Has records acknowledged just before the broker fails at that time, if all is well: the client learns where
+        to write, and the record goes to the leader, to the followers, their next fetches to the leader, and the answer
+        to the client."""
         flush_ms = self.params.flush_interval_ms
-        before_ms = [write_time_ms(self.params)]
+        before_ms = [LEARNING_MS + 5 * (self.params.network_latency_ms + JITTER_MS)]
         if flush_ms is not None:
             before_ms.append(before_ms[0] + round(self._flush_phases.random() * flush_ms))
         for write_ms in before_ms:
@@ -119,10 +120,10 @@ class Trial:
                 self.cluster.call_at(at_ms - write_ms, lambda: self.observer.write_to(broker))
 
     def _await_episodes(self) -> None:
-        slow, begins_ms = self.params.slow, -warm_up_ms(self.params)
+        slow, observer = self.params.slow, self.observer
         if slow is not None:
-            found = episodes(slow, self.params, self._seed, begins_ms)
-            begins, ends = self.observer.handle_slow, self.observer.write_to
+            found = episodes(slow, self.params, self._seed, -warm_up_ms(self.params))
+            begins, ends = observer.handle_slow, observer.write_to
             SlowBrokers(self.cluster, found, slow.delay_ms, self._zero_ms, begins, ends).await_next()
 
     def _handle_event(self, event: Event) -> None:
@@ -179,8 +180,6 @@ class Trial:
     def _handle_settled(self) -> None:
         """A write has ended that no other follows."""
 
-    # -- trace ---------------------------------------------------------------------------------------------------------
-
     @property
     def time_ms(self) -> TimeMs:
         """Virtual time since the measurement began; negative in the warm-up."""
@@ -194,12 +193,6 @@ class Trial:
         return self._timeline.log_weight(self.time_ms)
 
 
-def write_time_ms(params: CellParameters) -> int:
-    """The time within which an acks=all write is acknowledged if all is well: the client learns where to write, and the
-    record goes to the leader, to the followers, their next fetches to the leader, and the answer to the client."""
-    return LEARNING_MS + 5 * (params.network_latency_ms + JITTER_MS)
-
-
 def run_through(params: CellParameters, seed: int, timeline: Callable[[], Timeline]) -> TrialResult:
     """Runs one trial through a timeline, on the cell's engine; `timeline` creates it for each attempt of a trial
     on processes. On sim the trial is a pure function of its arguments."""
@@ -209,9 +202,7 @@ def run_through(params: CellParameters, seed: int, timeline: Callable[[], Timeli
         return run_process_trial(params, seed, timeline)
     with rare_collections():
         found = simulated(params, seed, timeline()).run()
-    if params.time_compression == 1.0:
-        return found
-    return TrialResult(stretched(found.rows, params), found.trace_hash, found.events)
+    return found if params.time_compression == 1.0 else stretched(found, params)
 
 
 def simulated(params: CellParameters, seed: int, timeline: Timeline) -> Trial:

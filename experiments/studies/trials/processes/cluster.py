@@ -2,19 +2,16 @@
 
 Writers. Each partition has a writer, which sends one record, waits for its outcome, and sends the next one at least
 `WRITE_EVERY_MS` after the last: so every state of a partition that lasts longer has an acknowledged record that depends
-on it. The client behind them is the protocol's own, which finds leaders, retries and gives up as Kafka's does; a write
-that fewer than min ISR replicas refuse is not retried.
+on it. Their client is the protocol's own, which finds leaders, retries and gives up as Kafka's does; a write that too
+small an ISR refuses is not retried.
 
 Losses. When a replica becomes leader, its log is read and compared with all records that were acknowledged before the
 reading (acks=all or 1). A record is lost if that log does not have it at its offset; it is counted then and no more. A
 leader that ends before its log was read is not compared; the next one is.
 
-Throughput is measured before the failures begin, by one send of many records that the client batches, as a producer
-that is not paced does.
-
-Folders. A cluster ends with the process that created it, but a process that is killed cannot remove the folder with the
-directories of its nodes. So each trial leaves its process id in the folder of its cluster, and the next trial on the
-machine removes the folders of processes that have ended.
+Folders. A process that is killed cannot remove the folder with the directories of its cluster's nodes. So each trial
+leaves its process id in the folder of its cluster, and the next trial on the machine removes the folders of processes
+that have ended.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ from experiments.engines.port import TraceEvent
 from experiments.engines.ray.engine import RayEngine
 from experiments.studies.design.model import CellParameters
 from experiments.studies.trials.processes.rows import USED, Lost, TrialEvents
-from experiments.studies.trials.setting import ACKS, cluster_spec, topic_request, write_of
+from experiments.studies.trials.setting import ACKS, SET_UP_MS, SetUpError, cluster_spec, topic_request, write_of
 from experiments.studies.trials.states import TOPIC
 from protocol.errors import ErrorCode
 from protocol.events.broker import BecameLeader
@@ -47,16 +44,11 @@ from protocol.messages.commands import (
     SendRecords,
 )
 
-SET_UP_MS = 60_000
 WRITE_EVERY_MS = 50
 LOAD_RECORDS = 2_000
 LOAD_RECORD_BYTES = 1_024
 
 Acknowledged = tuple[Offset, bytes]
-
-
-class SetUpError(RuntimeError):
-    """The processes of a trial did not become a cluster that serves clients."""
 
 
 @dataclass(slots=True)
@@ -85,12 +77,6 @@ class ProcessCluster:
         self._writing = False
         self.engine = RayEngine(cluster_spec(params, seed), keeps=lambda trace: isinstance(trace, USED))
 
-    def close(self) -> None:
-        """Ends all processes and removes their directories."""
-        self.engine.close()
-
-    # -- set-up --------------------------------------------------------------------------------------------------------
-
     def set_up(self) -> None:
         """Starts the nodes, creates the topic, and measures the throughput. SetUpError where that does not succeed."""
         engine = self.engine
@@ -115,7 +101,8 @@ class ProcessCluster:
         )
 
     def _throughput(self) -> int:
-        """Acknowledged records per second of a producer that sends `LOAD_RECORDS` records at once."""
+        """Acknowledged records per second of one send of `LOAD_RECORDS` records, which the client batches, as a
+        producer that is not paced does."""
         command = SendRecords(
             command_id=self._command_id(),
             topic=TOPIC,
@@ -142,8 +129,6 @@ class ProcessCluster:
     def _command_id(self) -> int:
         self._next_command += 1
         return self._next_command
-
-    # -- while it runs -------------------------------------------------------------------------------------------------
 
     def begin_writing(self) -> None:
         """From now on the writers write."""
@@ -188,8 +173,6 @@ class ProcessCluster:
                 if outcome.error is ErrorCode.NONE and self._acks != ACKS["0"]:
                     writer.acked.append((outcome.base_offset, writer.payload))
 
-    # -- losses --------------------------------------------------------------------------------------------------------
-
     def _compare_logs(self) -> None:
         """Compares the logs of new leaders with what was acknowledged before the reading."""
         for name, writer in self._writers.items():
@@ -199,10 +182,8 @@ class ProcessCluster:
             known = len(writer.acked)
             log = self.engine.log(leader.node, name)
             self._take_reports()
-            if writer.leader is not None:
-                continue  # a newer leader, whose log counts instead
             kept = kept_records(writer.acked[:known], log)
-            if kept < known:
+            if kept < known and writer.leader is None:  # otherwise the log of a newer leader counts
                 self.recording.losses.append(Lost(leader.time_ms, name, leader.node, known - kept))
                 del writer.acked[kept:known]
 
