@@ -1,7 +1,7 @@
 """The pipeline as a process of its own: `python -m experiments.studies.pipeline WORK`.
 
-WORK is a JSON file that the command writes (`analysis.py`): the directory, Java, Spark's master and settings, and what
-there is to analyse. Exit code 2 if the input cannot be analysed; the reason is a line on standard output.
+WORK is a JSON file that the command writes (`analysis.work_of`). Exit code 2 if the input cannot be analysed; the
+reason is a line on standard output.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 @app.command()
 def main(work: Path) -> None:
-    """Carries out the analysis that WORK describes."""
     asked = json.loads(work.read_bytes())
     java_home, options = Path(asked["java_home"]), SparkOptions(asked["master"], asked["settings"])
     with orderly_signals(), spark_session(java_home, options, little=asked["little"]) as spark:
@@ -45,8 +44,7 @@ def main(work: Path) -> None:
 
 def carry_out(spark: SparkSession, asked: Mapping[str, Any]) -> None:
     """Writes silver, gold and the README of the directory `out`; `asked` as `analysis.work_of` has it. Raises
-    InputError if no trial of a cell can be read, LossesDisagree as `analyse` does.
-    """
+    InputError if no trial of a cell can be read, LossesDisagree."""
     store, record = store_at(asked["out"]), read_record(asked["out"])
     batches = [Batch(*batch) for batch in asked["batches"]]
     analyse(spark, Work(store, spark_path(store), record, batches, asked["targets"]))

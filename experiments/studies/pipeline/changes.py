@@ -8,20 +8,20 @@
 - *catch_ups*: from the start of a broker's process until it is in the ISR of a partition again.
 - *regressions*: a new leader's log ends below what consumers could read.
 
-Elections and changes follow from an interval and the one before it. ISR and ELR take few values in a batch: what
-follows from two of them is found once for each pair.
+ISR and ELR take few values in a batch: what follows from two of them is found once for each pair.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from experiments.studies.pipeline.rows import Trace, TraceRows, Values
-from experiments.studies.pipeline.schemas import SILVER, Nullable, table
+from experiments.studies.pipeline.rows import Texts, Trace, TraceRows, Values
+from experiments.studies.pipeline.schemas import SILVER, table
 from experiments.studies.pipeline.silver import Intervals, find_intervals, spans
 from experiments.studies.trace.kinds import HwRegression, Recovery, Start, UncleanRecovery
 
@@ -47,31 +47,27 @@ def elections(trace: Trace) -> pa.Table:
     """One row per election, with the columns of `schemas.SILVER["elections"]`."""
     found = trace.derived(find_intervals)
     rows = np.flatnonzero((found["leader"] >= 0) & ~found.begins & (np.diff(found["epoch"], prepend=0) > 0))
-    leader, leader_before = found["leader"][rows], found["leader"][rows - 1]
+    leader_before = found["leader"][rows - 1]
 
-    def among(members: list[str], codes: Values) -> Values:
-        results, which = _of_pairs(codes, leader, lambda code, broker: str(broker) in _members(members[code]))
+    def was_in(members: Texts) -> Values:
+        results, which = _of_pairs(
+            members.codes[rows - 1],
+            found["leader"][rows],
+            lambda code, broker: str(broker) in _members(members.distinct[code]),
+        )
         return np.array(results, bool)[which]
 
-    in_isr = among(found.isr.distinct, found.isr.codes[rows - 1])
-    in_elr = among(found.elr.distinct, found.elr.codes[rows - 1])
-    reason = pa.array(["unclean", "elr", "isr"]).take(pa.array(np.where(in_isr, 2, in_elr.astype(int))))
-    columns = _at(found, rows) | {
+    codes = np.where(was_in(found.isr), 2, was_in(found.elr).astype(int))
+    columns = {
         "time_ms": found["start_ms"][rows],
-        "epoch": found["epoch"][rows],
-        "leader": leader,
         "leader_before": leader_before,
-        "reason": reason,
+        "reason": pa.array(["unclean", "elr", "isr"]).take(pa.array(codes)),
         "handover": (leader_before >= 0) & ~found.leader_failed[rows],
         "isr": found.isr.at(rows),
         "isr_before": found.isr.at(rows - 1),
         "elr_before": found.elr.at(rows - 1),
     }
-    return table(SILVER["elections"], trace.cell, columns)
-
-
-def _at(found: Intervals, rows: Values) -> dict[str, Values | pa.Array | Nullable]:
-    return {name: found[name][rows] for name in ("trial", "partition", "weight")}
+    return table(SILVER["elections"], trace.cell, lambda name: found[name][rows], **columns)
 
 
 def isr_changes(trace: Trace) -> pa.Table:
@@ -79,7 +75,7 @@ def isr_changes(trace: Trace) -> pa.Table:
     found = trace.derived(find_intervals)
     rows = _changed(found)
     (joined, left), which = _exchanged(found, rows)
-    columns = _at(found, rows) | {
+    columns = {
         "time_ms": found["start_ms"][rows],
         "isr_before": found.isr.at(rows - 1),
         "isr": found.isr.at(rows),
@@ -88,7 +84,7 @@ def isr_changes(trace: Trace) -> pa.Table:
         "joined": pa.array(joined, pa.list_(pa.string())).take(pa.array(which)),
         "left": pa.array(left, pa.list_(pa.string())).take(pa.array(which)),
     }
-    return table(SILVER["isr_changes"], trace.cell, columns)
+    return table(SILVER["isr_changes"], trace.cell, lambda name: found[name][rows], **columns)
 
 
 def _changed(found: Intervals) -> Values:
@@ -115,35 +111,28 @@ def recoveries(trace: Trace) -> pa.Table:
     starts, lasts = spans(found, "recovering")
     started = zip(*(found[name][starts].tolist() for name in ("trial", "partition", "start_ms")), strict=True)
     ends = dict(zip(started, found["end_ms"][lasts].tolist(), strict=True))
-    answers = _answers(trace.rows.of_kinds(Recovery))
+    decided = trace.rows.of_kinds(Recovery)
+    answers = defaultdict[tuple[int, int, int], list[tuple[int, str]]](list)
+    for (trial, partition, time_ms, leader), detail in zip(_keys(decided), decided.text("detail"), strict=True):
+        answers[trial, partition, leader].append((time_ms, detail.as_py()))
     recovered: list[int | None] = []
     given: list[str | None] = []
     for trial, partition, time_ms, leader in _keys(begun):
         end_ms = ends.get((trial, partition, time_ms), time_ms)
         recovered.append(end_ms if end_ms < trace.durations_ms[trial - trace.first] else None)
-        decided = [each for each in answers.get((trial, partition, leader), []) if 0 <= time_ms - each[0] <= DECIDED_MS]
-        given.append(max(decided)[1] if decided else None)
+        possible = [each for each in answers[trial, partition, leader] if 0 <= time_ms - each[0] <= DECIDED_MS]
+        given.append(max(possible)[1] if possible else None)
     columns = {
         "leader": begun["node"],
         "recovered_ms": pa.array(recovered, pa.int64()),
         "answers": pa.array(given, pa.string()),
-        "weight": np.exp(begun["log_weight"]),
     }
-    return table(SILVER["recoveries"], trace.cell, begun, **columns)
+    return table(SILVER["recoveries"], trace.cell, begun.__getitem__, **columns)
 
 
 def _keys(rows: TraceRows) -> list[tuple[int, int, int, int]]:
     """Trial, partition, time and node of each row."""
     return list(zip(*(rows[name].tolist() for name in ("trial", "partition", "time_ms", "node")), strict=True))
-
-
-def _answers(decided: TraceRows) -> dict[tuple[int, int, int], list[tuple[int, str]]]:
-    """When recoveries were decided, with the answers, by trial, partition and leader."""
-    found: dict[tuple[int, int, int], list[tuple[int, str]]] = {}
-    details = decided.texts("detail").at(np.arange(len(decided))).to_pylist()
-    for (trial, partition, time_ms, leader), detail in zip(_keys(decided), details, strict=True):
-        found.setdefault((trial, partition, leader), []).append((time_ms, detail))
-    return found
 
 
 def catch_ups(trace: Trace) -> pa.Table:
@@ -160,15 +149,8 @@ def catch_ups(trace: Trace) -> pa.Table:
     order = np.lexsort((at_ms, start_ms, broker, partition, trial))
     keys = np.stack([trial, partition, broker, start_ms])[:, order]
     order = order[(np.diff(keys, axis=1, prepend=-1) != 0).any(axis=0)]
-    columns = {
-        "trial": trial[order],
-        "partition": partition[order],
-        "broker": broker[order],
-        "start_ms": start_ms[order],
-        "in_sync_ms": at_ms[order],
-        "weight": found["weight"][rows[order]],
-    }
-    return table(SILVER["catch_ups"], trace.cell, columns)
+    columns = {"broker": broker[order], "start_ms": start_ms[order], "in_sync_ms": at_ms[order]}
+    return table(SILVER["catch_ups"], trace.cell, lambda name: found[name][rows[order]], **columns)
 
 
 def _last_starts(starts: TraceRows, trial: Values, broker: Values, at_ms: Values) -> tuple[Values, Values]:
@@ -188,4 +170,4 @@ def _last_starts(starts: TraceRows, trial: Values, broker: Values, at_ms: Values
 def regressions(trace: Trace) -> pa.Table:
     """One row per regression of the high watermark."""
     rows = trace.rows.of_kinds(HwRegression)
-    return table(SILVER["regressions"], trace.cell, rows, leader=rows["node"], weight=np.exp(rows["log_weight"]))
+    return table(SILVER["regressions"], trace.cell, rows.__getitem__, leader=rows["node"])

@@ -1,9 +1,9 @@
 """Gold: distributions of times (failovers, handovers, ...) per cell, with quantiles and their limits.
 
 A time counts with its weight. The times of a cell fall into buckets of equal ratio (`BUCKETS_PER_E` to a factor of
-e); a bucket keeps the sum of its weights, so that buckets of parts of the data add up, and their number does not grow
-with the data. The order within a bucket is that of whole milliseconds. So each time has its place in the (weighted)
-empirical distribution though no task sees all times of a cell, and quantiles are exact, not approximate.
+e), whose number does not grow with the data; a bucket keeps the sum of its weights. The order within a bucket is that
+of whole milliseconds. So each time has its place in the (weighted) empirical distribution though no task sees all times
+of a cell, and quantiles are exact.
 
 The limits of a quantile need a second look at the times: the sums over trials of the times up to it say how many
 independent times they are worth (`estimation/quantiles.py`), and the order statistics at the ranks that follow from it
@@ -83,9 +83,9 @@ def quantiles(times: DataFrame, placed: DataFrame) -> Mapping[Key, FailoverTimes
     rows = {(row["cell"], row["kind"]): row for row in found.collect()}
     if not rows:
         return {}
-    session = times.sparkSession
     columns = ", ".join(["cell int", "kind string", *(f"{key} long" for key in LEVELS)])
-    levels = session.createDataFrame([(*key, *(row[level] for level in LEVELS)) for key, row in rows.items()], columns)
+    values = [(*key, *(row[level] for level in LEVELS)) for key, row in rows.items()]
+    levels = times.sparkSession.createDataFrame(values, columns)
     shares = {(row["cell"], row["kind"]): _shares(row) for row in _counts(times, levels).collect()}
     bounds = _bounds(placed, shares)
     return {key: FailoverTimes(**_without_key(row) | bounds[key]) for key, row in rows.items()}
@@ -109,42 +109,20 @@ def _counts(times: DataFrame, quantiles: DataFrame) -> DataFrame:
         )
     )
     total = F.col("all")
-    return per_trial.groupBy(*KEY).agg(
-        F.count("*").alias("trials"),
-        F.sum("events").alias("events"),
-        F.sum("weight_squares").alias("weight_squares"),
-        F.sum(total).alias("exposure"),
-        F.sum(total * total).alias("exposure_squares"),
-        *(
-            F.sum(what).alias(f"{key}_{name}")
-            for key in LEVELS
-            for name, what in (
-                ("value", F.col(key)),
-                ("value_squares", F.col(key) * F.col(key)),
-                ("value_exposure", F.col(key) * total),
-            )
-        ),
-    )
+    sums = {name: F.col(name) for name in ("events", "weight_squares")}
+    sums |= {"exposure": total, "exposure_squares": total * total}
+    for key in LEVELS:
+        value = F.col(key)
+        sums |= {f"{key}_value": value, f"{key}_value_squares": value * value, f"{key}_value_exposure": value * total}
+    columns = (F.sum(term).alias(name) for name, term in sums.items())
+    return per_trial.groupBy(*KEY).agg(F.count("*").alias("trials"), *columns)
 
 
 def _shares(row: Row) -> dict[str, Shares]:
-    sums = [
-        (
-            p,
-            Sums(
-                trials=row["trials"],
-                exposure=row["exposure"],
-                exposure_squares=row["exposure_squares"],
-                years=row["exposure"],
-                events=row["events"],
-                weight=row["exposure"],
-                weight_squares=row["weight_squares"],
-                largest_weight=0.0,
-                **{name: row[f"{key}_{name}"] for name in ("value", "value_squares", "value_exposure")},
-            ),
-        )
-        for key, p in LEVELS.items()
-    ]
+    shared = {name: row[name] for name in ("trials", "exposure", "exposure_squares", "events", "weight_squares")}
+    shared |= {"years": row["exposure"], "weight": row["exposure"], "largest_weight": 0.0}
+    own = ("value", "value_squares", "value_exposure")
+    sums = [(p, Sums(**shared, **{name: row[f"{key}_{name}"] for name in own})) for key, p in LEVELS.items()]
     return dict(zip(LEVELS, shares_of(sums), strict=True))
 
 
@@ -154,11 +132,8 @@ def _bounds(placed: DataFrame, shares: Mapping[Key, Mapping[str, Shares]]) -> di
     rows = [(*key, *(getattr(found[level], side) for _, level, side in names)) for key, found in shares.items()]
     columns = ", ".join(["cell int", "kind string", *(f"share_{name} double" for name, _, _ in names)])
     wanted = placed.sparkSession.createDataFrame(rows, columns)
-    found = (
-        placed.join(F.broadcast(wanted), KEY)
-        .groupBy(*KEY)
-        .agg(*(_quantile(F.col(f"share_{name}")).alias(name) for name, _, _ in names))
-    )
+    limits = (_quantile(F.col(f"share_{name}")).alias(name) for name, _, _ in names)
+    found = placed.join(F.broadcast(wanted), KEY).groupBy(*KEY).agg(*limits)
     return {(row["cell"], row["kind"]): _without_key(row) for row in found.collect()}
 
 

@@ -1,9 +1,8 @@
-"""Gold: sums per cell and metric, products of paired trials, and quantiles of what was measured. Pure functions from
-DataFrame to DataFrame.
+"""Gold: sums per cell and metric, products of paired trials, and quantiles of what was measured.
 
-The estimates need sums only (`estimation/moments.py`): Spark's part ends with them. They are added up in a fixed order,
-that of the trials' numbers, in blocks of `BLOCK` trials and then over the blocks, so that the same trials give the same
-sums to the last bit, on any number of machines and also where a study was extended.
+The estimates need sums only (`estimation/moments.py`). They are added up in a fixed order, that of the trials' numbers,
+in blocks of `BLOCK` trials and then over the blocks, so that the same trials give the same sums to the last bit, on any
+number of machines and also where a study was extended.
 
 There are hundreds of sums, so they are written in SQL: a query in text takes milliseconds to build, the same one of
 `Column` objects, each of which is a call from Python to the JVM, takes seconds.
@@ -33,15 +32,21 @@ def ordered_sums(trials: DataFrame, terms: Mapping[str, Term], largest: Mapping[
     blocks = trials.groupBy("cell", (F.col("trial") / BLOCK).cast("int").alias("block")).agg(
         F.expr(f"array_sort(collect_list(struct({fields})))").alias("rows")
     )
-    sums = [f"{_total('rows', term)} AS {_quoted(name)}" for name, term in terms.items()]
-    sums += [f"{_most('rows', term)} AS {_quoted(name)}" for name, term in largest.items()]
+    sums = _folded("rows", terms, largest)
     per_block = blocks.selectExpr("cell", "block", "cast(size(rows) AS bigint) AS trials", *sums)
     fields = ", ".join(_quoted(name) for name in ("block", "trials", *terms, *largest))
     ordered = F.expr(f"array_sort(collect_list(struct({fields})))").alias("blocks")
     per_cell = per_block.groupBy("cell").agg(ordered, F.sum("trials").alias("trials"))
-    totals = [f"{_total('blocks', _column(name))} AS {_quoted(name)}" for name in terms]
-    totals += [f"{_most('blocks', _column(name))} AS {_quoted(name)}" for name in largest]
+    totals = _folded("blocks", {name: _column(name) for name in terms}, {name: _column(name) for name in largest})
     return per_cell.selectExpr("cell", "trials", *totals)
+
+
+def _folded(rows: str, terms: Mapping[str, Term], largest: Mapping[str, Term]) -> list[str]:
+    """The columns with the sums of `terms`, and the largest of `largest`, over an array of rows."""
+    total = "aggregate({}, 0D, (total, row) -> total + cast({} AS double)) AS {}"
+    most = "aggregate({}, 0D, (most, row) -> greatest(most, {})) AS {}"
+    folds = [(total, *item) for item in terms.items()] + [(most, *item) for item in largest.items()]
+    return [fold.format(rows, term, _quoted(name)) for fold, name, term in folds]
 
 
 _KEYS = ("cell", "trial")
@@ -59,22 +64,11 @@ def _field(metric: str, name: str) -> Term:
     return f"{_column(metric)}.{name}"
 
 
-def _total(rows: str, term: Term) -> str:
-    return f"aggregate({rows}, 0D, (total, row) -> total + cast({term} AS double))"
-
-
-def _most(rows: str, term: Term) -> str:
-    return f"aggregate({rows}, 0D, (most, row) -> greatest(most, {term}))"
-
-
 def _by_metric(metrics: Sequence[str], names: Sequence[str]) -> str:
     """A row per metric: its name, and the columns `METRIC__NAME` under their names."""
-
-    def struct(metric: str) -> str:
-        fields = (f"{_quoted(f'{metric}__{name}')} AS {name}" for name in names)
-        return f"struct('{metric}' AS metric, {', '.join(fields)})"
-
-    return f"inline(array({', '.join(map(struct, metrics))}))"
+    fields = {metric: ", ".join(f"{_quoted(f'{metric}__{name}')} AS {name}" for name in names) for metric in metrics}
+    structs = (f"struct('{metric}' AS metric, {columns})" for metric, columns in fields.items())
+    return f"inline(array({', '.join(structs)}))"
 
 
 def per_cell(trials: DataFrame, metrics: Sequence[str]) -> DataFrame:
@@ -118,10 +112,12 @@ def products(trials: DataFrame, reference: int, metrics: Sequence[str]) -> DataF
     pairs = mine.join(its.selectExpr("trial", f"struct({columns}) AS its"), "trial")
     terms = {"exposure_exposure": _product("exposure", "exposure")}
     for metric in metrics:
+        value, other = _column(metric), f"row.its.{_quoted(metric)}"
         terms[f"{metric}__value_value"] = _product(metric, metric)
         terms[f"{metric}__value_exposure"] = _product(metric, "exposure")
         terms[f"{metric}__exposure_value"] = _product("exposure", metric)
-        terms[f"{metric}__differing"] = _differs(metric)
+        tolerance = f"{ROUNDING}D * greatest(abs({value}), abs({other}))"
+        terms[f"{metric}__differing"] = f"if(abs({value} - {other}) > {tolerance}, 1, 0)"
     sums = ordered_sums(pairs, terms, {})
     names = ("value_value", "value_exposure", "exposure_value", "differing")
     found = sums.selectExpr("cell", "trials AS pairs", "exposure_exposure", _by_metric(metrics, names))
@@ -132,20 +128,8 @@ def _product(mine: str, its: str) -> Term:
     return f"{_column(mine)} * row.its.{_quoted(its)}"
 
 
-def _differs(metric: str) -> Term:
-    """1 for a pair of trials whose values differ by more than rounding, else 0."""
-    mine, its = _column(metric), f"row.its.{_quoted(metric)}"
-    return f"if(abs({mine} - {its}) > {ROUNDING}D * greatest(abs({mine}), abs({its})), 1, 0)"
-
-
 def measured_quantiles(measured: DataFrame) -> DataFrame:
     """One row per cell and kind of row of `silver/measured`: p50, p99 and max of its values."""
-    return (
-        measured.groupBy("cell", "kind")
-        .agg(
-            F.percentile("value", 0.5).alias("p50"),
-            F.percentile("value", 0.99).alias("p99"),
-            F.max("value").cast("double").alias("max"),
-        )
-        .orderBy("cell", "kind")
-    )
+    p50, p99 = (F.percentile("value", share).alias(name) for name, share in (("p50", 0.5), ("p99", 0.99)))
+    most = F.max("value").cast("double").alias("max")
+    return measured.groupBy("cell", "kind").agg(p50, p99, most).orderBy("cell", "kind")

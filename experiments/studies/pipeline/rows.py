@@ -2,14 +2,14 @@
 
 A batch holds whole trials in their order (`sweeps/batches.py` checks it). So whatever follows from the rows of a trial
 follows from one file: tasks share the batches, and no row is exchanged between them. Columns are read when they are
-first used, as numpy arrays; texts as whole numbers that stand for the few distinct ones.
+first used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -48,10 +48,18 @@ class TraceRows:
     def of_file(cls, content: bytes) -> TraceRows:
         """All rows of a Parquet file."""
         file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=TEXTS)
-        return cls(_remembered(lambda name: file.read([name]).column(0)))
+
+        @cache
+        def column(name: str) -> pa.Array:
+            found = file.read([name]).column(0)
+            return (found.dictionary_encode().unify_dictionaries() if name in TEXTS else found).combine_chunks()
+
+        return cls(column)
 
     def __getitem__(self, name: str) -> Values:
-        """A column of numbers."""
+        """A column of numbers; `weight`: the likelihood ratios."""
+        if name == "weight":
+            return np.exp(self["log_weight"])
         if name not in self._columns:
             values = self._read(name).to_numpy(zero_copy_only=False)
             self._columns[name] = values if self._chosen is None else values[self._chosen]
@@ -61,10 +69,14 @@ class TraceRows:
         return len(self._read("trial")) if self._chosen is None else len(self._chosen)
 
     def texts(self, name: str) -> Texts:
-        """A column of texts."""
+        """A column of texts, as whole numbers that stand for the few distinct ones."""
         found = self._read(name)
         codes = found.indices.to_numpy()
         return Texts(codes if self._chosen is None else codes[self._chosen], found.dictionary.to_pylist())
+
+    def text(self, name: str) -> pa.Array:
+        """A column of texts, in full."""
+        return self.texts(name).at(np.arange(len(self)))
 
     def of_kinds(self, *kinds: type[Observation]) -> TraceRows:
         """The rows of these kinds."""
@@ -74,38 +86,19 @@ class TraceRows:
         """Whether each row is of one of these kinds."""
         return self.have_text("kind", *(kind.KIND for kind in kinds))
 
+    def at(self, positions: Values) -> TraceRows:
+        """The rows at these positions."""
+        return TraceRows(self._read, positions if self._chosen is None else self._chosen[positions])
+
     def where(self, mask: Values) -> TraceRows:
         """The rows for which `mask` is true."""
-        found = np.flatnonzero(mask)
-        return TraceRows(self._read, found if self._chosen is None else self._chosen[found])
-
-    def sorted(self, key: Values) -> TraceRows:
-        """The rows in the order of `key`; equal ones stay in their order."""
-        if (np.diff(key) >= 0).all():
-            return self
-        order = np.argsort(key, kind="stable")
-        return TraceRows(self._read, order if self._chosen is None else self._chosen[order])
+        return self.at(np.flatnonzero(mask))
 
     def have_text(self, name: str, *texts: str) -> Values:
         """Whether each row has one of these texts in the column."""
         column = self.texts(name)
         wanted: Values = np.isin(np.array(column.distinct, object), texts)
         return wanted[column.codes] if len(wanted) else np.zeros(len(column.codes), bool)
-
-
-def _remembered(read: Callable[[str], pa.ChunkedArray]) -> Callable[[str], pa.Array]:
-    """Reads each column once; texts as dictionaries."""
-    columns: dict[str, pa.Array] = {}
-
-    def column(name: str) -> pa.Array:
-        if name not in columns:
-            found = read(name)
-            if name in TEXTS:
-                found = found.dictionary_encode().unify_dictionaries()
-            columns[name] = found.combine_chunks()
-        return columns[name]
-
-    return column
 
 
 @dataclass(frozen=True)
@@ -140,17 +133,23 @@ class Trace:
         """A number for each partition of each trial, ascending by trial, then partition."""
         return (trial.astype(np.int64) - self.first) * self.partitions + partition
 
+    def by_partition(self, *kinds: type[Observation]) -> tuple[TraceRows, Values]:
+        """The rows of these kinds, by partition and in their order, and the numbers of their partitions."""
+        rows = self.rows.of_kinds(*kinds)
+        group = self.groups(rows["trial"], rows["partition"])
+        if (np.diff(group) >= 0).all():
+            return rows, group
+        order = np.argsort(group, kind="stable")
+        return rows.at(order), group[order]
+
 
 def read_batch(store: Store, batch: Batch, partitions: int, acks_all: bool) -> Trace:
     """The trace of a batch that was checked. Raises StorageFailed; FileNotFoundError if a file has gone since."""
-    contents = []
-    for name in file_names(batch):
-        content = store.read(name)
-        if content is None:
-            raise FileNotFoundError(store.place(name))
-        contents.append(content)
-    trials = pq.read_table(pa.BufferReader(contents[1]))
-    return Trace(batch.cell, partitions, acks_all, TraceRows.of_file(contents[0]), trials)
+    trace, trials = map(store.read, file_names(batch))
+    if trace is None or trials is None:
+        raise FileNotFoundError(store.place(file_names(batch)[0 if trace is None else 1]))
+    rows = TraceRows.of_file(trace)
+    return Trace(batch.cell, partitions, acks_all, rows, pq.read_table(pa.BufferReader(trials)))
 
 
 def first_at_or_below(offsets: Values, begin: Values, end: Values, limits: Values) -> Values:

@@ -13,8 +13,6 @@
   failover. An outage that the trial's end cuts off counts for the fractions of time, but its length is unknown
   (`ended` false).
 - *losses*: each event that lost acknowledged records.
-
-The rows of a partition are brought together in their order; what a row needs of the one before it is then at its left.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from experiments.studies.pipeline.rows import Texts, Trace, TraceRows, Values
-from experiments.studies.pipeline.schemas import SILVER, Nullable, table
+from experiments.studies.pipeline.schemas import SILVER, table
 from experiments.studies.trace.kinds import MEASURED, End, Loss, State
 from experiments.studies.trace.metrics import FRACTIONS
 
@@ -36,9 +34,9 @@ SHARES = tuple(metric.column for metric in FRACTIONS.values())
 class Intervals:
     """The intervals of a batch, by partition and in their order.
 
-    `begins`: whether the interval is its partition's first. `out`: whether clients find no leader that answers.
-    `leader_failed`: whether the partition's leader has failed since the interval before. `failed`, `isr`, `elr`: of the
-    rows that the intervals begin with. `episodes`: where those of each share, of `out` and of `recovering` begin.
+    `begins`: whether the interval is its partition's first. `columns`, `isr`, `elr`: of the rows that the intervals
+    begin with; `out`: whether clients find no leader that answers. `leader_failed`: whether the partition's leader has
+    failed since the interval before. `episodes`: where those of each share, of `out` and of `recovering` begin.
     """
 
     columns: dict[str, Values]
@@ -51,9 +49,9 @@ class Intervals:
     def __getitem__(self, name: str) -> Values:
         return self.columns[name]
 
-    def before(self, name: str) -> Nullable:
+    def before(self, name: str) -> pa.Array:
         """A column of the interval before, null for the first one of a partition."""
-        return Nullable(np.roll(self.columns[name], 1), self.begins)
+        return pa.array(np.roll(self.columns[name], 1), mask=self.begins)
 
     def number(self, episode: str) -> Values:
         """The number of the episode within the partition, from 1, for each interval."""
@@ -79,11 +77,12 @@ def find_intervals(trace: Trace) -> Intervals:
     names = ("trial", "epoch", "isr_size", "elr_size", "min_isr", "recovering")
     columns = {name: rows[name][picked] for name in names} | {"leader": leader[kept], "partition": partition[kept]}
     columns |= {"start_ms": time_ms[kept], "end_ms": time_ms[kept + 1]}
-    columns["weight"] = np.exp(rows["log_weight"][order[kept + 1]])
+    columns["weight"] = rows["weight"][order[kept + 1]]
     begins = np.diff(group[kept], prepend=-1) != 0
     failed = begins | (np.diff(failures[kept], prepend=0) > 0)
     columns |= _described(columns, serves[kept], rows["stalls"][picked], rows["expired"][picked])
-    episodes = {name: _begins(columns[name], begins) for name in (*SHARES, "out", "recovering")}
+    holding = {name: columns[name] for name in (*SHARES, "out", "recovering")}
+    episodes = {name: holds & (begins | ~np.roll(holds, 1)) for name, holds in holding.items()}
     isr, elr = (Texts(text.codes[picked], text.distinct) for text in (rows.texts("isr"), rows.texts("elr")))
     return Intervals(columns, begins, failed, isr, elr, episodes)
 
@@ -115,49 +114,38 @@ def _described(columns: dict[str, Values], serves: Values, stalls: Values, expir
     }
 
 
-def _begins(holds: Values, first: Values) -> Values:
-    """Where something begins that holds or not in each interval."""
-    return holds & (first | ~np.roll(holds, 1))
-
-
 def intervals(trace: Trace) -> pa.Table:
     """One row per partition and interval of constant state, with the columns of `schemas.SILVER["intervals"]`."""
     found = trace.derived(find_intervals)
     every = np.arange(len(found.begins))
-    texts = {
+    columns = {
         "isr": found.isr.at(every),
         "elr": found.elr.at(every),
         "isr_before": found.isr.at(every - 1, found.begins),
         "elr_before": found.elr.at(every - 1, found.begins),
-    }
-    numbers = {
-        "outage": Nullable(found.number("out"), ~found["out"]),
-        "recovery": Nullable(found.number("recovering"), ~found["recovering"]),
+        "outage": pa.array(found.number("out"), mask=~found["out"]),
+        "recovery": pa.array(found.number("recovering"), mask=~found["recovering"]),
         "leader_before": found.before("leader"),
         "epoch_before": found.before("epoch"),
+        "leader_failed": found.leader_failed,
     }
-    marks = {f"{name}_begins": found.episodes[name] for name in SHARES} | {"leader_failed": found.leader_failed}
-    return table(SILVER["intervals"], trace.cell, found.columns | texts | numbers | marks)
+    marks = {f"{name}_begins": found.episodes[name] for name in SHARES}
+    return table(SILVER["intervals"], trace.cell, found.__getitem__, **columns, **marks)
 
 
 def outages(trace: Trace) -> pa.Table:
     """One row per outage: whether it ended within the trial, whether it was a handover, and its last weight."""
     found = trace.derived(find_intervals)
     starts, lasts = spans(found, "out")
-    failed = np.cumsum(found.leader_failed)
-    handover = failed[lasts] == failed[starts] - found.leader_failed[starts]
-    start_ms, end_ms, trial = found["start_ms"][starts], found["end_ms"][lasts], found["trial"][starts]
+    failed, end_ms = np.cumsum(found.leader_failed), found["end_ms"][lasts]
     columns = {
-        "trial": trial,
-        "partition": found["partition"][starts],
-        "start_ms": start_ms,
         "end_ms": end_ms,
-        "failover_ms": end_ms - start_ms,
-        "ended": end_ms < trace.durations_ms[trial - trace.first],
-        "handover": handover,
+        "failover_ms": end_ms - found["start_ms"][starts],
+        "ended": end_ms < trace.durations_ms[found["trial"][starts] - trace.first],
+        "handover": failed[lasts] == failed[starts] - found.leader_failed[starts],
         "weight": found["weight"][lasts],
     }
-    return table(SILVER["outages"], trace.cell, columns)
+    return table(SILVER["outages"], trace.cell, lambda name: found[name][starts], **columns)
 
 
 def spans(found: Intervals, episode: str) -> tuple[Values, Values]:
@@ -171,11 +159,10 @@ def spans(found: Intervals, episode: str) -> tuple[Values, Values]:
 def losses(trace: Trace) -> pa.Table:
     """One row per loss event: time_ms, the number of acknowledged records lost, and the weight of the event."""
     rows = trace.rows.of_kinds(Loss)
-    return table(SILVER["losses"], trace.cell, rows, records=rows["value"], weight=np.exp(rows["log_weight"]))
+    return table(SILVER["losses"], trace.cell, rows.__getitem__, records=rows["value"])
 
 
 def measured(trace: Trace) -> pa.Table:
     """One row per time or rate that clients and operators would have measured; `kind` as in the trace."""
     rows = trace.rows.of_kinds(*MEASURED)
-    kind = rows.texts("kind").at(np.arange(len(rows)))
-    return table(SILVER["measured"], trace.cell, rows, kind=kind)
+    return table(SILVER["measured"], trace.cell, rows.__getitem__, kind=rows.text("kind"))

@@ -1,8 +1,8 @@
 """From the batches of a study to `silver/` and `gold/`: reads and writes the tables that the pure functions connect.
 
-Tables of `silver/` are written once and read again by what follows, so that no step computes another one again, and an
-analysis of an extended study goes on from them (`manifest.py`). Nothing is collected in the driver but rows per batch,
-per cell and metric, and per bucket of a distribution.
+Tables of `silver/` are written once and read again by what follows, and an analysis of an extended study goes on from
+them (`manifest.py`). Nothing is collected in the driver but rows per batch, per cell and metric, and per bucket of a
+distribution.
 
 The losses that the simulator counted are checked by joins over tables of silver. The simulator compares the payloads of
 acknowledged records with the log of each new leader, and counts what is missing (`counts`). The same losses follow from
@@ -14,7 +14,7 @@ agree in every partition of every trial.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import reduce
@@ -98,7 +98,7 @@ def analyse(spark: SparkSession, work: Work) -> None:
 
 
 def _listed(work: Work, found: manifest.Manifest) -> manifest.Manifest:
-    """Makes these the runs of silver, whose folders are written, and removes all others."""
+    """Makes these the runs of silver, and removes all others."""
     manifest.write_manifest(work.store, found)
     manifest.remove_unlisted(work.store, found, NAMES)
     return found
@@ -133,26 +133,22 @@ def _add_run(spark: SparkSession, work: Work, run: int, good: Sequence[Checked])
     cells = dict(zip(work.record.cells, (cell.parameters for cell in work.record.study.cells), strict=True))
     batches = listed(spark, [each.batch for each in good], cells, files)
     makers = {name: table.rows for name, table in tables_of(work.record.study).items()}
-    _keep_only(work.store, run, makers, write_tables(batches, work.store, run, makers))
+    names = write_tables(batches, work.store, run, makers)
+    for folder in (run_folder(table, run) for table in makers):
+        for name in work.store.names(folder):
+            if f"{folder}/{name}" not in names:  # left by an attempt of a task that was killed
+                work.store.remove(f"{folder}/{name}")
     _check_losses(spark, work, run)
 
 
-def _keep_only(store: Store, run: int, tables: Iterable[str], names: Sequence[str]) -> None:
-    """Removes what attempts of tasks that were killed have left in the folders of a run."""
-    for folder in (run_folder(table, run) for table in tables):
-        for name in store.names(folder):
-            if f"{folder}/{name}" not in names:
-                store.remove(f"{folder}/{name}")
+def _stored(spark: SparkSession, work: Work, name: str, columns: Columns, runs: Sequence[int]) -> DataFrame:
+    """These runs of a table of silver."""
+    return spark.read.schema(ddl(digests(columns))).parquet(*(f"{work.root}/{run_folder(name, run)}" for run in runs))
 
 
 def _check_losses(spark: SparkSession, work: Work, run: int) -> None:
     """Raises LossesDisagree if the simulator counted other losses in a trial of the run than its records show."""
-
-    def table(name: str) -> DataFrame:
-        path = f"{work.root}/{run_folder(name, run)}"
-        return spark.read.schema(ddl(digests(SILVER[name]))).parquet(path)
-
-    found = disagreements(table("records"), table("cuts"), table("counts"))
+    found = disagreements(*(_stored(spark, work, name, SILVER[name], [run]) for name in ("records", "cuts", "counts")))
     for row in found.orderBy("cell", "trial", "partition").limit(1).collect():
         raise LossesDisagree(
             f"trial {row['trial']} of cell {row['cell']}, partition {row['partition']}: the simulator counted "
@@ -162,8 +158,7 @@ def _check_losses(spark: SparkSession, work: Work, run: int) -> None:
 
 def _silver(spark: SparkSession, work: Work, name: str, columns: Columns, runs: Sequence[int]) -> DataFrame:
     """All runs of a table of silver, with the indexes of cells, without cells and trials that the study lacks."""
-    paths = [f"{work.root}/{run_folder(name, run)}" for run in runs]
-    stored = spark.read.schema(ddl(digests(columns))).parquet(*paths)
+    stored = _stored(spark, work, name, columns, runs)
     cells, targets = (
         F.create_map(*(F.lit(each) for pair in zip(work.record.cells, numbers, strict=True) for each in pair))
         for numbers in (range(len(work.record.cells)), work.targets)
@@ -215,14 +210,12 @@ def _write_gold(spark: SparkSession, work: Work, runs: Sequence[int], bad: Seque
 
 
 def _times(spark: SparkSession, work: Work, runs: Sequence[int]) -> DataFrame:
-    """The times of all kinds of `distributions.KINDS`."""
-
-    def table(name: str) -> DataFrame:
-        return _silver(spark, work, name, SILVER[name], runs)
-
-    recovered = lasting_times(table("recoveries"), RECOVERED, "time_ms", "recovered_ms")
-    caught_up = lasting_times(table("catch_ups"), CATCH_UP, "start_ms", "in_sync_ms")
-    return outage_times(table("outages")).unionByName(recovered).unionByName(caught_up)
+    """The times of all `KINDS`."""
+    names = ("outages", "recoveries", "catch_ups")
+    outages, recoveries, catch_ups = (_silver(spark, work, name, SILVER[name], runs) for name in names)
+    recovered = lasting_times(recoveries, RECOVERED, "time_ms", "recovered_ms")
+    caught_up = lasting_times(catch_ups, CATCH_UP, "start_ms", "in_sync_ms")
+    return outage_times(outages).unionByName(recovered).unionByName(caught_up)
 
 
 @contextmanager
@@ -232,7 +225,6 @@ def _gold_folder(work: Work) -> Iterator[tuple[Store, str]]:
         with replaced_folder(work.store.root / "gold") as folder:
             yield Folder(folder), f"file://{folder}"
     else:
-        assert isinstance(work.store, ObjectStore)
         yield ObjectStore(work.store.place("gold")), f"{work.root}/gold"
 
 

@@ -21,21 +21,20 @@ PLAIN = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis))
 
 def content_digest(*functions: Callable[..., object]) -> str:
     """32 hexadecimal digits for these functions, in this order."""
-    digest = hashlib.blake2b(digest_size=16)
     seen: set[int] = set()
-    for function in functions:
-        for part in _object("", function, seen):
-            digest.update(part.encode() + b"\0")
-    return digest.hexdigest()
+    parts = (part for function in functions for part in _object("", function, seen))
+    return _hash(b"".join(part.encode() + b"\0" for part in parts))
 
 
 def _object(name: str, value: object, seen: set[int]) -> Iterator[str]:
-    """The content of what a name stands for, in parts."""
     yield name
     if isinstance(value, PLAIN):
         yield repr(value)
     elif isinstance(value, ModuleType):
-        yield from _module(value)
+        yield value.__name__
+        path = getattr(value, "__file__", None)
+        if path is not None and not _belongs_to_installation(path):
+            yield _hash(Path(path).read_bytes())
     elif isinstance(value, CodeType):
         yield from _code(value, seen)
     elif isinstance(value, set | frozenset):
@@ -51,9 +50,9 @@ def _object(name: str, value: object, seen: set[int]) -> Iterator[str]:
     elif inspect.isbuiltin(value) or isinstance(value, type):
         yield f"{value.__module__}.{value.__qualname__}"
         if isinstance(value, type) and value.__module__ == "__main__":
-            yield from _pickled(value)
+            yield _pickled(value)
     else:
-        yield from _pickled(value)
+        yield _pickled(value)
 
 
 def _function(function: FunctionType, seen: set[int]) -> Iterator[str]:
@@ -88,14 +87,11 @@ def _belongs_to_installation(path: str) -> bool:
     return any(Path(path).is_relative_to(prefix) for prefix in (sys.prefix, sys.base_prefix))
 
 
-def _module(module: ModuleType) -> Iterator[str]:
-    yield module.__name__
-    path = getattr(module, "__file__", None)
-    if path is not None and not _belongs_to_installation(path):
-        yield hashlib.blake2b(Path(path).read_bytes(), digest_size=16).hexdigest()
-
-
-def _pickled(value: object) -> Iterator[str]:
+def _pickled(value: object) -> str:
     from ray import cloudpickle
 
-    yield hashlib.blake2b(cloudpickle.dumps(value), digest_size=16).hexdigest()
+    return _hash(cloudpickle.dumps(value))
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()

@@ -12,11 +12,10 @@ study have in common, so that they see the same failures if the model depends on
 
 A trial with functions is run in plain sampling: the functions see a whole trial of the original distribution.
 
-Functions travel to Ray's workers by cloudpickle, those of the script itself (`__main__`) by value. They are part of
-what a trial is: when the content of a function changes (`content.py`), its trials are run again.
+Functions are sent to Ray's workers by cloudpickle, those of the script itself (`__main__`) by value. When the content
+of a function changes (`content.py`), its trials are run again.
 
-What a function returns is checked, and what it raises is caught: both end the study with one line (`InputError`), which
-names the function, what was found and what is allowed.
+What a function returns is checked, and what it raises is caught: both end the study with one line (`InputError`).
 """
 
 from __future__ import annotations
@@ -37,13 +36,12 @@ from experiments.studies.failures.sources import Outage
 from experiments.studies.failures.timeline import DrawnTimeline, warm_up_ms
 from experiments.studies.trace.kinds import TrialResult
 from experiments.studies.trace.schema import TraceRow
-from experiments.studies.trials.trial import run_through, run_trial
+from experiments.studies.trials.trial import run_through
 from experiments.support.errors import InputError
 
 SOURCE = "Study"
 """What errors name instead of a file."""
 MetricFunction = Callable[[Sequence[TraceRow]], float]
-"""The rows of one trial -> its value."""
 FailureModel = Callable[[CellParameters, Random], Iterable[Outage]]
 """Parameters of the cell, random source of the trial -> outages in time order."""
 
@@ -52,10 +50,10 @@ FailureModel = Callable[[CellParameters, Random], Iterable[Outage]]
 class CustomMetric:
     """A metric of a script.
 
-    `function`: see :data:`MetricFunction`. `unit`: whether its value is a count (`rate`, published per partition-year)
-    or a share of the trial (`fraction`). `name`: its key in `gold/cells.json` and its column in data frames; the
-    function's name unless given. `meaning`: its words in the report; the first line of the function's docstring unless
-    given.
+    `function`: the rows of one trial -> its value. `unit`: whether that is a count (`rate`, published per
+    partition-year) or a share of the trial (`fraction`). `name`: its key in `gold/cells.json` and its column in data
+    frames; the function's name unless given. `meaning`: its words in the report; the first line of the function's
+    docstring unless given.
     """
 
     function: MetricFunction
@@ -86,19 +84,17 @@ class ScriptedTrial:
     def __call__(self, parameters: CellParameters, seed: int) -> TrialResult:
         """Runs one trial; a pure function of its arguments if the script's functions are."""
         model = self.failure_model
-        result = (
-            run_trial(parameters, seed)
-            if model is None
-            else run_through(parameters, seed, lambda: _timeline(model, parameters, seed))
-        )
+
+        def timeline() -> DrawnTimeline:
+            begins_ms = -warm_up_ms(parameters)
+            if model is None:
+                return DrawnTimeline(parameters, seed, begins_ms)
+            outages = checked(model, parameters, Random(f"{seed}/failures"))
+            return DrawnTimeline(parameters, seed, begins_ms, outages=outages, own_failures=False)
+
+        result = run_through(parameters, seed, timeline)
         rows = [row.row() for row in result.rows]
         return replace(result, custom=tuple(metric.value(rows) for metric in self.metrics))
-
-
-def _timeline(model: FailureModel, parameters: CellParameters, seed: int) -> DrawnTimeline:
-    """The timeline of a trial with the failures of `model` alone."""
-    outages = checked(model, parameters, Random(f"{seed}/failures"))
-    return DrawnTimeline(parameters, seed, -warm_up_ms(parameters), outages=outages, own_failures=False)
 
 
 _OUTAGES = "Outage(down_ms, up_ms, broker, kind, cause) one after the other"
@@ -156,6 +152,5 @@ def _reported(place: str) -> Iterator[None]:
 
 
 def _shown(value: object) -> str:
-    """A value in one line of moderate length."""
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}..."

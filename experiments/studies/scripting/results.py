@@ -103,7 +103,7 @@ def cells_table(study: StudyPlan, documents: Sequence[Mapping[str, object]]) -> 
     rows = []
     for cell, document in zip(study.cells, documents, strict=True):
         numbers = {name: value for name, value in document.items() if name not in cell.swept}
-        rows.append({**swept_columns(cell), **dict(_flat(numbers, ""))})
+        rows.append(swept_columns(cell) | dict(_flat(numbers, "")))
     names = dict.fromkeys(name for row in rows for name in row)
     return pa.table({name: _column([row.get(name) for row in rows]) for name in names})
 
@@ -138,13 +138,12 @@ def _column(values: Sequence[object]) -> pa.Array:
 
 def with_columns(table: pa.Table, constants: Mapping[str, object]) -> pa.Table:
     """The table with these columns first, each of one value; they replace columns of the same name."""
-    names = [name for name in table.column_names if name not in constants]
     added = {name: _column([value] * table.num_rows) for name, value in constants.items()}
-    return pa.table({**added, **{name: table[name] for name in names}})
+    return pa.table(added | {name: table[name] for name in table.column_names if name not in constants})
 
 
 def split_custom(table: pa.Table, names: Sequence[str]) -> pa.Table:
     """The table of trials with a column for each custom metric of the study instead of the list `custom`."""
     values = {name: pc.list_element(table["custom"], index) for index, name in enumerate(names)}
     rest = table.drop_columns(["custom"])
-    return pa.table({**{name: rest[name] for name in rest.column_names}, **values})
+    return pa.table(dict(zip(rest.column_names, rest.columns, strict=True)) | values)

@@ -14,6 +14,7 @@ import pytest
 
 from experiments.bench.pipeline_data import write_study
 from experiments.bench.pipeline_duckdb import analyse as analyse_in_duckdb
+from experiments.studies.design.study import MetricDeclaration
 from experiments.studies.pipeline.changes import catch_ups, elections, isr_changes, recoveries, regressions
 from experiments.studies.pipeline.records import counts, cuts, reads, records
 from experiments.studies.pipeline.rows import Trace, TraceRows, read_batch
@@ -262,7 +263,10 @@ def test_a_trial_adds_up_weighted_events_and_times() -> None:
         TraceRow(YEAR_MS, "end", log_weight=two),
     ]
     calm = [state(0, 0, 0, "0,1"), TraceRow(YEAR_MS, "end")]
-    custom = (("mine", "fraction"), ("other", "rate"))
+    custom = [
+        MetricDeclaration(name="mine", unit="fraction", meaning=""),
+        MetricDeclaration(name="other", unit="rate", meaning=""),
+    ]
     found, quiet = per_trial(trace_of(rows, calm), custom).to_pylist()
     assert found["states"] == 3
     assert found["exposure"] == pytest.approx((20 + 2.0 * (YEAR_MS - 20)) / YEAR_MS)
