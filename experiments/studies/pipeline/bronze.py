@@ -1,8 +1,7 @@
 """What Spark's tasks do with batches: bronze checks them, silver makes its files of them.
 
-Bronze is the batches of a study as they were written, those that are damaged apart. A batch is checked once
-(`sweeps/batches.py`). A batch that fails is *quarantined*: it is not read, and its file and the reason are in
-`gold/quarantine.json`, in the progress and in the report.
+A batch is checked once (`sweeps/batches.py`). One that fails is *quarantined*: it is not read, and its file and the
+reason are in `gold/quarantine.json`, in the progress and in the report.
 
 For silver a task reads each of its batches once, makes the rows of all tables of it, and writes one file per table when
 it has seen all of its batches. A file is named after the task's partition, which Spark makes of the same batches if it

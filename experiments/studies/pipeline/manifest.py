@@ -2,10 +2,7 @@
 
 An analysis adds a *run*: a folder `run=K` in each table of `silver/`, made of the batches that no earlier run has. The
 manifest is written last and lists the runs; a folder that it does not list is left from an interrupted analysis, and
-removed. So extending a study processes the new trials only, and an analysis that fails leaves `silver/` as it was.
-
-Many small runs are made into one (`compacted` decides which), in the same way, so that the number of files grows with
-the data, not with the number of analyses; a run is no longer rewritten when it has the size of a file.
+removed. Many small runs are made into one in the same way (docs/pipeline.md, "Extending a study").
 
 Silver is computed from scratch if it is of another version of its tables, or holds trials in other batches than the
 study has now (two sweeps at the same time may have written the same trials twice).

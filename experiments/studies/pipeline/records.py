@@ -1,18 +1,13 @@
 """Silver: the fate of every record, what losses are checked with, and what consumers read.
 
-A record is acknowledged or not; with acks=all it is then in the logs of the whole ISR, and consumers can read it
-(`visible_ms`; unknown for acks=1, where the high watermark follows later). An election *cuts* the log of a partition at
-`offset` if the new leader's log lacks records from there on that were acknowledged before. The record is lost by the
-first cut at or below its offset after its acknowledgement; it is `durable` if no election of the trial cuts it off.
-At a checkpoint all replicas have all records; of those acknowledged before it only the last one is followed on.
+A record that is acknowledged with acks=all is in the logs of the whole ISR, and consumers can read it (`visible_ms`;
+unknown for acks=1, where the high watermark follows later). An election *cuts* the log of a partition at `offset` if
+the new leader's log lacks records from there on that were acknowledged before. The record is lost by the first cut at
+or below its offset after its acknowledgement. At a checkpoint all replicas have all records; of those acknowledged
+before it only the last one is followed on.
 
-The simulator counts losses by comparing payloads. Here they follow from the offsets of records and elections; `cuts`
-and `counts` are what the two are compared by (`spark.py`).
-
-A consumer reads below the high watermark. A later election whose leader's log lacks records from `offset` on removes
-what the consumer had read from there on: so many of the records of a read are `undone`, from the first such election on
-(`undone_ms`). The consumer itself notices when it next reads: a row with the outcome `diverged` or `out_of_range`
-(`trials/reader.py`).
+A later election whose leader's log lacks records from `offset` on removes what a consumer had read from there on: so
+many of the records of a read are `undone`, from the first such election on (`undone_ms`).
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """A Spark session for one analysis, without console output, whose JVM ends with it.
 
-By default Spark runs within this machine: two threads, the driver bound to 127.0.0.1. With a master (`spark://...`,
-`k8s://...`) the tasks run in its executors. pyspark ends its JVM when the interpreter ends; here the end of the block
-waits for it, so that no Java process outlives a command.
-
-Memory is bounded by `spark.driver.memory` (locally, where tasks run in the driver's JVM) or `spark.executor.memory`;
-what does not fit is spilled to disk.
+By default Spark runs within this machine, the driver bound to 127.0.0.1; with a master (`spark://...`, `k8s://...`) the
+tasks run in its executors. pyspark ends its JVM when the interpreter ends; here the end of the block waits for it, so
+that no Java process outlives a command.
 
 A master accepts an application that none of its workers has room for, and one whose executors have all died; Spark then
 waits in silence, as another application may end or a worker may join. The wait is right; :class:`Watch` reports it.

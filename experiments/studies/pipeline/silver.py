@@ -1,4 +1,4 @@
-"""Silver: from the trace of a batch to intervals, outages and losses. Pure functions from :class:`Trace` to tables.
+"""Silver: from the trace of a batch to intervals and what changed between them. Pure functions from :class:`Trace`.
 
 - *intervals*: a `state` row describes its partition until the next one, or the end of the trial. Intervals of length 0
   are dropped. An interval is `offline` without a leader, `online` if the recorded leader answers; it is `stalled` if
@@ -12,22 +12,36 @@
   (controlled shutdown, preferred election): its successor is the leader before it answers. Every other outage is a
   failover. An outage that the trial's end cuts off counts for the fractions of time, but its length is unknown
   (`ended` false).
-- *losses*: each event that lost acknowledged records.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from experiments.studies.pipeline.rows import Texts, Trace, TraceRows, Values
 from experiments.studies.pipeline.schemas import SILVER, table
-from experiments.studies.trace.kinds import MEASURED, End, Loss, State
+from experiments.studies.trace.kinds import (
+    MEASURED,
+    End,
+    HwRegression,
+    Loss,
+    Recovery,
+    Start,
+    State,
+    UncleanRecovery,
+)
 from experiments.studies.trace.metrics import FRACTIONS
 
+T = TypeVar("T")
 SHARES = tuple(metric.column for metric in FRACTIONS.values())
+DECIDED_MS = 60_000
+"""A recovery is decided at most this long before its leader is committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,3 +180,147 @@ def measured(trace: Trace) -> pa.Table:
     """One row per time or rate that clients and operators would have measured; `kind` as in the trace."""
     rows = trace.rows.of_kinds(*MEASURED)
     return table(SILVER["measured"], trace.cell, rows.__getitem__, kind=rows.text("kind"))
+
+
+def _members(text: str) -> list[str]:
+    """The broker ids in a text of ids joined by commas."""
+    return [member for member in text.split(",") if member]
+
+
+def _of_pairs(first: Values, second: Values, of: Callable[[int, int], T]) -> tuple[list[T], Values]:
+    """A function of two whole numbers, computed once for each pair: the results, and the result of each row."""
+    span = int(second.max(initial=0)) + 1
+    pairs, which = np.unique(first.astype(np.int64) * span + second, return_inverse=True)
+    return [of(pair // span, pair % span) for pair in pairs.tolist()], which
+
+
+def elections(trace: Trace) -> pa.Table:
+    """One row per leader in a new leader epoch. `reason`: `isr` if it was in the ISR, `elr` if in the ELR, otherwise
+    `unclean`."""
+    found = trace.derived(find_intervals)
+    rows = np.flatnonzero((found["leader"] >= 0) & ~found.begins & (np.diff(found["epoch"], prepend=0) > 0))
+    leader_before = found["leader"][rows - 1]
+
+    def was_in(members: Texts) -> Values:
+        results, which = _of_pairs(
+            members.codes[rows - 1],
+            found["leader"][rows],
+            lambda code, broker: str(broker) in _members(members.distinct[code]),
+        )
+        return np.array(results, bool)[which]
+
+    codes = np.where(was_in(found.isr), 2, was_in(found.elr).astype(int))
+    columns = {
+        "time_ms": found["start_ms"][rows],
+        "leader_before": leader_before,
+        "reason": pa.array(["unclean", "elr", "isr"]).take(pa.array(codes)),
+        "handover": (leader_before >= 0) & ~found.leader_failed[rows],
+        "isr": found.isr.at(rows),
+        "isr_before": found.isr.at(rows - 1),
+        "elr_before": found.elr.at(rows - 1),
+    }
+    return table(SILVER["elections"], trace.cell, lambda name: found[name][rows], **columns)
+
+
+def isr_changes(trace: Trace) -> pa.Table:
+    """One row per change of ISR or ELR."""
+    found = trace.derived(find_intervals)
+    rows = _changed(found)
+    (joined, left), which = _exchanged(found, rows)
+    columns = {
+        "time_ms": found["start_ms"][rows],
+        "isr_before": found.isr.at(rows - 1),
+        "isr": found.isr.at(rows),
+        "elr_before": found.elr.at(rows - 1),
+        "elr": found.elr.at(rows),
+        "joined": pa.array(joined, pa.list_(pa.string())).take(pa.array(which)),
+        "left": pa.array(left, pa.list_(pa.string())).take(pa.array(which)),
+    }
+    return table(SILVER["isr_changes"], trace.cell, lambda name: found[name][rows], **columns)
+
+
+def _changed(found: Intervals) -> Values:
+    """The intervals whose ISR or ELR is not that of the interval before."""
+    differ = (np.diff(found.isr.codes, prepend=0) != 0) | (np.diff(found.elr.codes, prepend=0) != 0)
+    return np.flatnonzero(~found.begins & differ)
+
+
+def _exchanged(found: Intervals, rows: Values) -> tuple[tuple[list[list[str]], list[list[str]]], Values]:
+    """Who joined and who left the ISR with these intervals: for each change that occurs, and which one each row has."""
+    members = [_members(text) for text in found.isr.distinct]
+
+    def exchanged(before: int, now: int) -> tuple[list[str], list[str]]:
+        joined = [member for member in members[now] if member not in members[before]]
+        return joined, [member for member in members[before] if member not in members[now]]
+
+    pairs, which = _of_pairs(found.isr.codes[rows - 1], found.isr.codes[rows], exchanged)
+    return ([joined for joined, _ in pairs], [left for _, left in pairs]), which
+
+
+def recoveries(trace: Trace) -> pa.Table:
+    """One row per unclean recovery, with the answers by which the leader was chosen where the generation asks for them;
+    `recovered_ms` is null where the trial ended before."""
+    found, begun = trace.derived(find_intervals), trace.rows.of_kinds(UncleanRecovery)
+    starts, lasts = spans(found, "recovering")
+    started = zip(*(found[name][starts].tolist() for name in ("trial", "partition", "start_ms")), strict=True)
+    ends = dict(zip(started, found["end_ms"][lasts].tolist(), strict=True))
+    decided = trace.rows.of_kinds(Recovery)
+    answers = defaultdict[tuple[int, int, int], list[tuple[int, str]]](list)
+    for (trial, partition, time_ms, leader), detail in zip(_keys(decided), decided.text("detail"), strict=True):
+        answers[trial, partition, leader].append((time_ms, detail.as_py()))
+    recovered: list[int | None] = []
+    given: list[str | None] = []
+    for trial, partition, time_ms, leader in _keys(begun):
+        end_ms = ends.get((trial, partition, time_ms), time_ms)
+        recovered.append(end_ms if end_ms < trace.durations_ms[trial - trace.first] else None)
+        possible = [each for each in answers[trial, partition, leader] if 0 <= time_ms - each[0] <= DECIDED_MS]
+        given.append(max(possible)[1] if possible else None)
+    columns = {
+        "leader": begun["node"],
+        "recovered_ms": pa.array(recovered, pa.int64()),
+        "answers": pa.array(given, pa.string()),
+    }
+    return table(SILVER["recoveries"], trace.cell, begun.__getitem__, **columns)
+
+
+def _keys(rows: TraceRows) -> list[tuple[int, int, int, int]]:
+    """Trial, partition, time and node of each row."""
+    return list(zip(*(rows[name].tolist() for name in ("trial", "partition", "time_ms", "node")), strict=True))
+
+
+def catch_ups(trace: Trace) -> pa.Table:
+    """One row per start of a broker's process and partition whose ISR it joined afterwards."""
+    found, starts = trace.derived(find_intervals), trace.rows.of_kinds(Start)
+    changed = _changed(found)
+    (joined, _), which = _exchanged(found, changed)
+    counts = np.array([len(members) for members in joined], int)[which]
+    rows = np.repeat(changed, counts)
+    broker = np.array([int(each) for members in (joined[k] for k in which) for each in members], np.int64)
+    start_ms, known = _last_starts(starts, found["trial"][rows], broker, found["start_ms"][rows])
+    rows, broker, start_ms = rows[known], broker[known], start_ms[known]
+    trial, partition, at_ms = (found[name][rows] for name in ("trial", "partition", "start_ms"))
+    order = np.lexsort((at_ms, start_ms, broker, partition, trial))
+    keys = np.stack([trial, partition, broker, start_ms])[:, order]
+    order = order[(np.diff(keys, axis=1, prepend=-1) != 0).any(axis=0)]
+    columns = {"broker": broker[order], "start_ms": start_ms[order], "in_sync_ms": at_ms[order]}
+    return table(SILVER["catch_ups"], trace.cell, lambda name: found[name][rows[order]], **columns)
+
+
+def _last_starts(starts: TraceRows, trial: Values, broker: Values, at_ms: Values) -> tuple[Values, Values]:
+    """For each broker of a trial at a time, when it was last started by then, and whether it was."""
+    trials = np.concatenate([starts["trial"], trial])
+    brokers = np.concatenate([starts["node"], broker])
+    times = np.concatenate([starts["time_ms"], at_ms])
+    order = np.lexsort((np.arange(len(times)) >= len(starts), times, brokers, trials))
+    last = np.maximum.accumulate(np.where(order < len(starts), np.arange(len(order)), -1))
+    start, present = order[last], last >= 0
+    same = present & (trials[start] == trials[order]) & (brokers[start] == brokers[order])
+    start_ms, known = np.empty(len(order), np.int64), np.empty(len(order), bool)
+    start_ms[order], known[order] = times[start], same
+    return start_ms[len(starts) :], known[len(starts) :]
+
+
+def regressions(trace: Trace) -> pa.Table:
+    """One row per new leader whose log ends below what consumers could read."""
+    rows = trace.rows.of_kinds(HwRegression)
+    return table(SILVER["regressions"], trace.cell, rows.__getitem__, leader=rows["node"])

@@ -1,19 +1,15 @@
 """From the batches of a study to `silver/` and `gold/`: reads and writes the tables that the pure functions connect.
 
-Tables of `silver/` are written once and read again by what follows, and an analysis of an extended study goes on from
-them (`manifest.py`). Nothing is collected in the driver but rows per batch, per cell and metric, and per bucket of a
-distribution.
-
-The losses that the simulator counted are checked by joins over tables of silver. The simulator compares the payloads of
-acknowledged records with the log of each new leader, and counts what is missing (`counts`). The same losses follow from
-the trace without its counters: an acknowledged record is lost if a later election cuts the log at or below the record's
-offset while the record is followed (`cuts`). And `records` says of each record whether it is lost. All three have to
-agree in every partition of every trial.
+The losses that the simulator counted (`counts`) are checked by joins over tables of silver. An acknowledged record is
+lost if a later election cuts the log at or below the record's offset while the record is followed (`cuts`). And
+`records` says of each record whether it is lost. All three have to agree in every partition of every trial
+(docs/pipeline.md).
 """
 
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
@@ -31,13 +27,6 @@ from experiments.studies.estimation.pairs import Products
 from experiments.studies.estimation.times import CATCH_UP, FAILOVER, KINDS, RECOVERED, Quantiles, measured_document
 from experiments.studies.pipeline import gold, manifest
 from experiments.studies.pipeline.bronze import Checked, check_batches, listed, run_folder, write_tables
-from experiments.studies.pipeline.distributions import (
-    distributions,
-    lasting_times,
-    outage_times,
-    places,
-    quantiles,
-)
 from experiments.studies.pipeline.options import GOLD, READING, SILVER_STAGE, report
 from experiments.studies.pipeline.schemas import SILVER, Columns, ddl, digests, trial_columns
 from experiments.studies.pipeline.tables import NAMES, tables_of
@@ -171,35 +160,37 @@ def _write_gold(spark: SparkSession, work: Work, runs: Sequence[int], bad: Seque
     """Writes `gold/`, `cells.json` last."""
     per_trial = _silver(spark, work, "trials", trial_columns(work.metrics), runs)
     times = _times(spark, work, runs).cache()
-    placed = places(times).cache()
+    placed = gold.places(times).cache()
     with _gold_folder(work) as (store, root):
 
         def stored(frame: DataFrame, name: str) -> DataFrame:
             frame.coalesce(1).write.mode("overwrite").parquet(f"{root}/{name}")
             return spark.read.schema(frame.schema).parquet(f"{root}/{name}")
 
-        sums = _cell_sums(stored(gold.per_cell(per_trial, work.metrics), "cells"))
-        stored(distributions(placed), "distributions")
-        found_times = quantiles(times, placed)
-        cells = [
-            CellSums(any_sums.trials, any_sums.years, by_metric, found_times.get((cell, FAILOVER), NONE), changed)
-            for cell, (by_metric, changed) in sorted(sums.items())
-            for any_sums in [next(iter(by_metric.values()))]
-        ]
+        by_cell = defaultdict[int, list[Row]](list)
+        for row in stored(gold.per_cell(per_trial, work.metrics), "cells").collect():
+            by_cell[row["cell"]].append(row)
+        stored(gold.distributions(placed), "distributions")
+        found_times = gold.quantiles(times, placed)
+        cells = []
+        for cell, (row, *others) in sorted(by_cell.items()):
+            sums = {each["metric"]: _read(each, Sums) for each in (row, *others)}
+            failovers, changes = found_times.get((cell, FAILOVER), NONE), row["states"] / row["partitions"]
+            cells.append(CellSums(row["trials"], row["years"], sums, failovers, changes))
 
         def products_with(reference: int) -> dict[tuple[int, str], Products]:
             found = stored(gold.products(per_trial, reference, work.metrics), f"pairs/reference={reference}").collect()
             return {(row["cell"], row["metric"]): _read(row, Products) for row in found}
 
         estimates = estimate_cells(work.record.study, cells, products_with)
-        observed: dict[int, dict[str, Quantiles]] = {}
+        observed = defaultdict[int, dict[str, Quantiles]](dict)
         measured = _silver(spark, work, "measured", SILVER["measured"], runs)
         for row in stored(gold.measured_quantiles(measured), "measured").collect():
-            observed.setdefault(row["cell"], {})[row["kind"]] = Quantiles(row["p50"], row["p99"], row["max"])
+            observed[row["cell"]][row["kind"]] = Quantiles(row["p50"], row["p99"], row["max"])
         documents = [
             values.document(cell.swept)
             | {f"{kind}_ms": asdict(found_times.get((cell.index, kind), NONE)) for kind in KINDS if kind != FAILOVER}
-            | measured_document(observed.get(cell.index, {}))
+            | measured_document(observed[cell.index])
             for cell, values in zip(work.record.study.cells, estimates, strict=True)
         ]
         quarantined = [{"file": each.file, "reason": each.reason, "trials": list(each.batch[1:])} for each in bad]
@@ -213,9 +204,9 @@ def _times(spark: SparkSession, work: Work, runs: Sequence[int]) -> DataFrame:
     """The times of all `KINDS`."""
     names = ("outages", "recoveries", "catch_ups")
     outages, recoveries, catch_ups = (_silver(spark, work, name, SILVER[name], runs) for name in names)
-    recovered = lasting_times(recoveries, RECOVERED, "time_ms", "recovered_ms")
-    caught_up = lasting_times(catch_ups, CATCH_UP, "start_ms", "in_sync_ms")
-    return outage_times(outages).unionByName(recovered).unionByName(caught_up)
+    recovered = gold.lasting_times(recoveries, RECOVERED, "time_ms", "recovered_ms")
+    caught_up = gold.lasting_times(catch_ups, CATCH_UP, "start_ms", "in_sync_ms")
+    return gold.outage_times(outages).unionByName(recovered).unionByName(caught_up)
 
 
 @contextmanager
@@ -226,15 +217,6 @@ def _gold_folder(work: Work) -> Iterator[tuple[Store, str]]:
             yield Folder(folder), f"file://{folder}"
     else:
         yield ObjectStore(work.store.place("gold")), f"{work.root}/gold"
-
-
-def _cell_sums(per_cell: DataFrame) -> dict[int, tuple[dict[str, Sums], float]]:
-    """The rows of `gold/cells`, typed, by cell and metric; and the changes of state of a partition in a trial."""
-    found: dict[int, tuple[dict[str, Sums], float]] = {}
-    for row in per_cell.collect():
-        sums, _ = found.setdefault(row["cell"], ({}, row["states"] / row["partitions"]))
-        sums[row["metric"]] = _read(row, Sums)
-    return found
 
 
 T = TypeVar("T", Sums, Products)

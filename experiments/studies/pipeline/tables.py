@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from experiments.studies.design.study import StudyPlan, metrics_of
-from experiments.studies.pipeline import changes, records, silver
+from experiments.studies.pipeline import records, silver
 from experiments.studies.pipeline.rows import Trace
 from experiments.studies.pipeline.schemas import GOLD, READS, SILVER, Columns, digests, trial_columns
 from experiments.studies.pipeline.trials import per_trial
@@ -30,11 +30,11 @@ class Table(NamedTuple):
 _ROWS: Mapping[str, Callable[[Trace], pa.Table]] = {
     "intervals": silver.intervals,
     "outages": silver.outages,
-    "elections": changes.elections,
-    "isr_changes": changes.isr_changes,
-    "recoveries": changes.recoveries,
-    "catch_ups": changes.catch_ups,
-    "regressions": changes.regressions,
+    "elections": silver.elections,
+    "isr_changes": silver.isr_changes,
+    "recoveries": silver.recoveries,
+    "catch_ups": silver.catch_ups,
+    "regressions": silver.regressions,
     "records": records.records,
     "cuts": records.cuts,
     "counts": records.counts,

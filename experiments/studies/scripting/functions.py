@@ -1,21 +1,12 @@
-"""Functions of a script in a study: custom metrics, and a custom failure model.
+"""Functions of a script in a study: custom metrics, and a custom failure model (docs/studies-in-python.md).
 
-A *metric* is a function of the rows of one trial (`trace/schema.py`), in time order, whose value is one number per
-trial. A rate's value is a count over the trial; the study divides the counts by the partition-years that the trials
-observe. A fraction's value is a share of the trial, between 0 and 1. Both are estimated as the built-in metrics are,
-with the trial as the unit of sampling, so the function needs no statistics.
-
-A *failure model* is a function of the cell's parameters and a random source, whose value is an iterator of outages
-(`failures/sources.py`) in time order; times count from the start of the measurement, in ms. It replaces all other
-failures. It must draw from that random source only: the source depends on the seed of the trial, which two cells of a
-study have in common, so that they see the same failures if the model depends on the same parameters.
-
-A trial with functions is run in plain sampling: the functions see a whole trial of the original distribution.
+Metrics are estimated as the built-in ones are, with the trial as the unit of sampling. A failure model must draw from
+its random source only: the source depends on the seed of the trial, which two cells of a study have in common, so that
+they see the same failures if the model depends on the same parameters. A trial with functions is run in plain sampling.
 
 Functions are sent to Ray's workers by cloudpickle, those of the script itself (`__main__`) by value. When the content
-of a function changes (`content.py`), its trials are run again.
-
-What a function returns is checked, and what it raises is caught: both end the study with one line (`InputError`).
+of a function changes (`content.py`), its trials are run again. What a function returns is checked, and what it raises
+is caught: both end the study with one line (`InputError`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What a study of a script leaves, as tables: its trials, and a row per cell with its numbers.
 
 The columns of the numbers, in this order: each swept parameter as the study gives it; for a swept duration or
-distribution also its (mean) length, `NAME_ms`; then the keys of `gold/cells.json`. A metric `loss_rate` has the columns
-`loss_rate`, `loss_rate_ci_low` and `loss_rate_ci_high`; other nested numbers are joined with `_`: `failover_ms_p50`.
+distribution also its (mean) length, `NAME_ms`; then the keys of `gold/cells.json`, nested ones joined with `_`.
 """
 
 from __future__ import annotations

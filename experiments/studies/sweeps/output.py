@@ -1,9 +1,7 @@
 """The output directory of a study, in which no reader ever takes a partly written file for a complete one.
 
 - `study.yaml` records the newest study, the digests of its cells (`identity.py`), and the versions and git revisions
-  that ran trials of it. A directory belongs to the studies of one name. A changed file of that name extends it: trials
-  that the new study needs and the directory has are not run again; trials that it does not need, as those of other
-  code, are kept and not analysed.
+  that ran trials of it. A directory belongs to the studies of one name: a changed file of that name extends it.
 - Workers write `trace/` and `trials/` themselves; the pipeline checks every file before it reads them (`batches.py`).
 - `silver/` grows by a run of each analysis, which its manifest lists last (`pipeline/manifest.py`); `gold/` is written
   to a temporary folder, which then replaces the old one.

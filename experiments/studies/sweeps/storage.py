@@ -1,10 +1,8 @@
 """Where the files of a study are: a folder of a file system, or a prefix of an object store (any fsspec URL).
 
 A path, or a `file://` URL, is a folder: files are renamed into place. Any other URL (`s3://bucket/prefix`, `gs://...`)
-goes to the fsspec file system of its protocol; object stores make an object visible when its upload is complete.
-Credentials, endpoints and other options are those of the file system's own environment variables (`AWS_ENDPOINT_URL`,
-`AWS_ACCESS_KEY_ID`, ...) and of fsspec's configuration (`FSSPEC_S3_...`, or files in `~/.config/fsspec`); every node
-that runs trials needs them.
+goes to the fsspec file system of its protocol, with the options of that file system (docs/scaling.md); object stores
+make an object visible when its upload is complete.
 """
 
 from __future__ import annotations

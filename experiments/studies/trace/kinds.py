@@ -74,61 +74,57 @@ class State(Observation):
 
 
 @immutable
-class Loss(Observation):
+class AtLeader(Observation):
+    """Base of what is observed of a partition at its leader."""
+
+    partition: int
+    leader: OfNode
+
+
+@immutable
+class Loss(AtLeader):
     """The log of the new `leader` lacks so many `records` that were acknowledged with acks=all."""
 
     KIND = "loss"
-    partition: int
-    leader: OfNode
     records: LostRecords
 
 
 @immutable
-class Acks1Loss(Observation):
+class Acks1Loss(AtLeader):
     """The log of the new `leader` lacks so many `records` that were acknowledged with acks=1."""
 
     KIND = "acks_1_loss"
-    partition: int
-    leader: OfNode
     records: LostRecords
 
 
 @immutable
-class AcknowledgedLoss(Observation):
+class AcknowledgedLoss(AtLeader):
     """Records are lost, whatever acks is. `records`: 0 for those that followers had not fetched (acks=1)."""
 
     KIND = "acknowledged_loss"
-    partition: int
-    leader: OfNode
     records: Value = 0
 
 
 @immutable
-class UncleanRecovery(Observation):
+class UncleanRecovery(AtLeader):
     """A `leader` is elected that may lack acknowledged records."""
 
     KIND = "unclean_recovery"
-    partition: int
-    leader: OfNode
 
 
 @immutable
-class Recovery(Observation):
+class Recovery(AtLeader):
     """An unclean recovery was decided, `leader` elected. `answers`: of the replicas, and why it was elected."""
 
     KIND = "recovery"
-    partition: int
-    leader: OfNode
     answers: Detail
 
 
 @immutable
-class HwRegression(Observation):
+class HwRegression(AtLeader):
     """The high watermark that consumers see has decreased, at this `leader`."""
 
     KIND = "hw_regression"
-    partition: int
-    leader: OfNode
 
 
 @immutable
@@ -169,13 +165,11 @@ class Produced(Observation):
 
 
 @immutable
-class Elected(Observation):
+class Elected(AtLeader):
     """The replica `leader` has become leader with the log end offset `log_end`, in the leader epoch `epoch`; from the
     offset `missing_from` on its log does not have the records of the leader before it."""
 
     KIND = "elected"
-    partition: int
-    leader: OfNode
     log_end: Value
     epoch: int
     missing_from: Annotated[int, In("offset")]
@@ -191,14 +185,12 @@ class Checkpoint(Observation):
 
 
 @immutable
-class Read(Observation):
+class Read(AtLeader):
     """With `outcome` `fetched` the consumer has read `records` records from `offset` on from `leader`, the last one of
     leader epoch `epoch`. With `diverged` (KIP-320) or `out_of_range` that leader's log lacks the last `records` that
     the consumer has read, which goes on at `offset`."""
 
     KIND = "read"
-    partition: int
-    leader: OfNode
     records: Value
     outcome: Detail
     epoch: int

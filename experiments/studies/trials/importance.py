@@ -109,8 +109,6 @@ class RegenerativeTrial(Trial):
         if event.kind in ("start", "mark"):
             self._check_later()
 
-    # -- regeneration --------------------------------------------------------------------------------------------------
-
     def _handle_settled(self) -> None:
         self._regenerate()
         if self._in_cycle and self._cycles.all_up:

@@ -90,8 +90,6 @@ class Observer:
             for offset, _ in writes.acked:
                 self._add(Checkpoint(name.partition, offset))
 
-    # -- observation ---------------------------------------------------------------------------------------------------
-
     def _observe(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
         if type(trace) not in _OBSERVED:
             return

@@ -24,8 +24,8 @@ from experiments.engines.sim.network import NetworkModel
 from experiments.studies.design.model import CellParameters
 from experiments.studies.failures.timeline import DrawnTimeline, Event, Timeline, warm_up_ms
 from experiments.studies.trace.kinds import Crash, End, Observation, Stamped, Start, TrialResult
-from experiments.studies.trials.catch_up import CatchUps
 from experiments.studies.trials.compression import CompressedTimeline, compressed, stretched
+from experiments.studies.trials.degraded import CatchUps, SlowBrokers, episodes
 from experiments.studies.trials.observer import Observer
 from experiments.studies.trials.setting import (
     RETRY_START_MS,
@@ -36,7 +36,6 @@ from experiments.studies.trials.setting import (
     replicas_of,
     topic_request,
 )
-from experiments.studies.trials.slow import SlowBrokers, episodes
 from experiments.studies.trials.writer import LEARNING_MS
 from protocol.ids import FIRST_CLIENT, NodeId, TimeMs, is_client
 from protocol.messages.commands import ShutdownCommand
@@ -71,16 +70,18 @@ class Trial:
 
     def run(self) -> TrialResult:
         """Runs the trial to its end."""
-        cluster, duration_ms = self.cluster, self.params.duration_ms
+        cluster, params = self.cluster, self.params
         self.set_up()
-        self._zero_ms = cluster.now_ms + warm_up_ms(self.params)
+        self._zero_ms = cluster.now_ms + warm_up_ms(params)
         self.observer.begin_writing()
         self._await_event()
-        self._await_episodes()
+        if params.slow is not None:
+            found = episodes(params.slow, params, self._seed, -warm_up_ms(params))
+            SlowBrokers(cluster, self.observer, found, params.slow.delay_ms, self._zero_ms).await_next()
         self._run_until(self._zero_ms)
         self._measuring = True
         self.observer.begin_measuring()
-        self._run_until(self._zero_ms + duration_ms)
+        self._run_until(self._zero_ms + params.duration_ms)
         self._add(End())
         return TrialResult(self.rows, cluster.trace_hash(), cluster.event_count)
 
@@ -118,13 +119,6 @@ class Trial:
         for write_ms in before_ms:
             if at_ms - write_ms > self.cluster.now_ms:
                 self.cluster.call_at(at_ms - write_ms, lambda: self.observer.write_to(broker))
-
-    def _await_episodes(self) -> None:
-        slow, observer = self.params.slow, self.observer
-        if slow is not None:
-            found = episodes(slow, self.params, self._seed, -warm_up_ms(self.params))
-            begins, ends = observer.handle_slow, observer.write_to
-            SlowBrokers(self.cluster, found, slow.delay_ms, self._zero_ms, begins, ends).await_next()
 
     def _handle_event(self, event: Event) -> None:
         """Injects the event, unless the timeline has drawn another one since."""

@@ -146,15 +146,12 @@ class ProcessCluster:
         now_ms = self.engine.now_ms()
         for name, writer in self._writers.items():
             if self._writing and writer.outstanding is None and now_ms - writer.sent_ms >= WRITE_EVERY_MS:
-                self._write(name, writer, now_ms)
+                command_id = self._command_id()
+                writer.outstanding, writer.sent_ms, writer.payload = command_id, now_ms, command_id.to_bytes(8, "big")
+                self.recording.sent_ms[command_id] = now_ms
+                self._commands[command_id] = name
+                self.engine.submit(write_of(command_id, name, self._acks, writer.payload))
         return any(writer.leader is not None for writer in self._writers.values())
-
-    def _write(self, name: TopicPartition, writer: _Writer, now_ms: TimeMs) -> None:
-        command_id = self._command_id()
-        writer.outstanding, writer.sent_ms, writer.payload = command_id, now_ms, command_id.to_bytes(8, "big")
-        self.recording.sent_ms[command_id] = now_ms
-        self._commands[command_id] = name
-        self.engine.submit(write_of(command_id, name, self._acks, writer.payload))
 
     def _take_reports(self) -> None:
         """Takes the events and the outcomes of the polls so far."""
