@@ -15,7 +15,7 @@ from experiments.studies.design.recorded import OutageKind
 from experiments.studies.failures.sources import Outage
 from experiments.studies.failures.timeline import DrawnTimeline
 from experiments.studies.trace.kinds import Loss, Stamped
-from experiments.studies.trace.measures import measure
+from experiments.studies.trace.metrics import measure
 from experiments.studies.trace.schema import YEAR_MS
 from experiments.studies.trials.trial import Trial
 

@@ -75,7 +75,9 @@ def _find_cuts(trace: Trace) -> _Cuts:
     first = np.maximum.accumulate(np.where(new, np.arange(len(followed)), 0))
     last_acked = _running(acked, first)
     checkpoint = _running(followed.are(Checkpoint), first)
-    highest = _highest(np.where(acked, followed["offset"], -1), group)
+    span = int(followed["offset"].max(initial=0)) + 2
+    acked_offsets = group * span + np.where(acked, followed["offset"], -1) + 1
+    highest = np.maximum.accumulate(acked_offsets) - group * span - 1  # so far, within the partition
     at = np.flatnonzero(followed.are(Elected) & (followed["offset"] <= highest) & (highest >= 0))
     return _Cuts(followed, group, at, np.where(checkpoint >= 0, last_acked[checkpoint], -1)[at])
 
@@ -84,13 +86,6 @@ def _running(mask: Values, first: Values) -> Values:
     """The last row so far, in its group, for which `mask` is true, or -1. `first`: where each row's group begins."""
     last = np.maximum.accumulate(np.where(mask, np.arange(len(mask)), -1))
     return np.where(last >= first, last, -1)
-
-
-def _highest(offsets: Values, group: Values) -> Values:
-    """The highest offset so far in the group."""
-    span = int(offsets.max(initial=0)) + 2
-    highest: Values = np.maximum.accumulate(group * span + offsets + 1) - group * span - 1
-    return highest
 
 
 def cuts(trace: Trace) -> pa.Table:

@@ -28,7 +28,7 @@ from experiments.studies.estimation.times import CATCH_UP, FAILOVER, KINDS, RECO
 from experiments.studies.pipeline import gold, manifest
 from experiments.studies.pipeline.bronze import Checked, check_batches, listed, run_folder, write_tables
 from experiments.studies.pipeline.options import GOLD, READING, SILVER_STAGE, report
-from experiments.studies.pipeline.schemas import SILVER, Columns, ddl, digests, trial_columns
+from experiments.studies.pipeline.schemas import ddl, digests
 from experiments.studies.pipeline.tables import NAMES, tables_of
 from experiments.studies.sweeps.output import StudyRecord
 from experiments.studies.sweeps.storage import Folder, ObjectStore, Store
@@ -130,14 +130,15 @@ def _add_run(spark: SparkSession, work: Work, run: int, good: Sequence[Checked])
     _check_losses(spark, work, run)
 
 
-def _stored(spark: SparkSession, work: Work, name: str, columns: Columns, runs: Sequence[int]) -> DataFrame:
+def _stored(spark: SparkSession, work: Work, name: str, runs: Sequence[int]) -> DataFrame:
     """These runs of a table of silver."""
+    columns = tables_of(work.record.study)[name].columns
     return spark.read.schema(ddl(digests(columns))).parquet(*(f"{work.root}/{run_folder(name, run)}" for run in runs))
 
 
 def _check_losses(spark: SparkSession, work: Work, run: int) -> None:
     """Raises LossesDisagree if the simulator counted other losses in a trial of the run than its records show."""
-    found = disagreements(*(_stored(spark, work, name, SILVER[name], [run]) for name in ("records", "cuts", "counts")))
+    found = disagreements(*(_stored(spark, work, name, [run]) for name in ("records", "cuts", "counts")))
     for row in found.orderBy("cell", "trial", "partition").limit(1).collect():
         raise LossesDisagree(
             f"trial {row['trial']} of cell {row['cell']}, partition {row['partition']}: the simulator counted "
@@ -145,9 +146,9 @@ def _check_losses(spark: SparkSession, work: Work, run: int) -> None:
         )
 
 
-def _silver(spark: SparkSession, work: Work, name: str, columns: Columns, runs: Sequence[int]) -> DataFrame:
+def _silver(spark: SparkSession, work: Work, name: str, runs: Sequence[int]) -> DataFrame:
     """All runs of a table of silver, with the indexes of cells, without cells and trials that the study lacks."""
-    stored = _stored(spark, work, name, columns, runs)
+    stored = _stored(spark, work, name, runs)
     cells, targets = (
         F.create_map(*(F.lit(each) for pair in zip(work.record.cells, numbers, strict=True) for each in pair))
         for numbers in (range(len(work.record.cells)), work.targets)
@@ -158,7 +159,7 @@ def _silver(spark: SparkSession, work: Work, name: str, columns: Columns, runs: 
 
 def _write_gold(spark: SparkSession, work: Work, runs: Sequence[int], bad: Sequence[Checked]) -> None:
     """Writes `gold/`, `cells.json` last."""
-    per_trial = _silver(spark, work, "trials", trial_columns(work.metrics), runs)
+    per_trial = _silver(spark, work, "trials", runs)
     times = _times(spark, work, runs).cache()
     placed = gold.places(times).cache()
     with _gold_folder(work) as (store, root):
@@ -184,8 +185,8 @@ def _write_gold(spark: SparkSession, work: Work, runs: Sequence[int], bad: Seque
 
         estimates = estimate_cells(work.record.study, cells, products_with)
         observed = defaultdict[int, dict[str, Quantiles]](dict)
-        measured = _silver(spark, work, "measured", SILVER["measured"], runs)
-        for row in stored(gold.measured_quantiles(measured), "measured").collect():
+        measured = gold.measured_quantiles(_silver(spark, work, "measured", runs))
+        for row in stored(measured, "measured").collect():
             observed[row["cell"]][row["kind"]] = Quantiles(row["p50"], row["p99"], row["max"])
         documents = [
             values.document(cell.swept)
@@ -203,7 +204,7 @@ def _write_gold(spark: SparkSession, work: Work, runs: Sequence[int], bad: Seque
 def _times(spark: SparkSession, work: Work, runs: Sequence[int]) -> DataFrame:
     """The times of all `KINDS`."""
     names = ("outages", "recoveries", "catch_ups")
-    outages, recoveries, catch_ups = (_silver(spark, work, name, SILVER[name], runs) for name in names)
+    outages, recoveries, catch_ups = (_silver(spark, work, name, runs) for name in names)
     recovered = gold.lasting_times(recoveries, RECOVERED, "time_ms", "recovered_ms")
     caught_up = gold.lasting_times(catch_ups, CATCH_UP, "start_ms", "in_sync_ms")
     return gold.outage_times(outages).unionByName(recovered).unionByName(caught_up)

@@ -13,7 +13,7 @@ from experiments.engines.port import Violation
 from experiments.engines.sim.engine import kept_metadata
 from experiments.engines.sim.memory import rare_collections
 from experiments.explorer.assemble import run_of_journal
-from experiments.explorer.recorder import INVARIANT, Entry, Journal, SimRecorder
+from experiments.explorer.recorder import INVARIANT, Journal, SimRecorder
 from experiments.explorer.run import Run
 from experiments.story.render import Line
 from experiments.studies.design.estimator import choose
@@ -131,17 +131,15 @@ def part_of(journal: Journal, losses: Sequence[int], loss: int | None) -> Journa
     found = entries[place].what
     assert isinstance(found, Violation)
     partition = found.detail.partition(":")[0]
-    whole = (index for index in range(place, -1, -1) if _is_whole(entries[index], partition))
-    begin = max(0, next(whole, 0) - BEFORE)
-    return Journal(entries[begin : place + AFTER], journal.first + begin)
-
-
-def _is_whole(entry: Entry, partition: str) -> bool:
-    """Whether the controller committed an ISR of all replicas of the partition."""
-    what = entry.what
-    return (
-        isinstance(what, PartitionChanged) and str(what.partition) == partition and len(what.isr) == len(what.replicas)
+    all_in_sync = (
+        index
+        for index in range(place, -1, -1)
+        if isinstance(what := entries[index].what, PartitionChanged)
+        and str(what.partition) == partition
+        and len(what.isr) == len(what.replicas)
     )
+    begin = max(0, next(all_in_sync, 0) - BEFORE)
+    return Journal(entries[begin : place + AFTER], journal.first + begin)
 
 
 def recorded_trace(out: Location, record: StudyRecord, cell: int, trial: int) -> str | None:

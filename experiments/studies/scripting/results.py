@@ -55,13 +55,16 @@ class Trials:
         tables = []
         batches = list(disjoint(committed(store), set(digests)))
         for index, digest in enumerate(digests):
-            columns: Mapping[str, object] = swept_columns(self.study.cells[index]) if swept else {}
+            columns = {"cell": index} | (swept_columns(self.study.cells[index]) if swept else {})
             for batch in (batch for batch in batches if batch.cell == digest):
                 name = file_names(batch)[which]
                 content = store.read(name)
                 if content is None:
                     raise InputError(store.place(name), "", "no such file", "a complete sweep; run it again")
-                tables.append(with_columns(pq.read_table(pa.BufferReader(content)), {"cell": index, **columns}))
+                table = pq.read_table(pa.BufferReader(content))
+                added = {name: _column([value] * table.num_rows) for name, value in columns.items()}
+                rest = {name: table[name] for name in table.column_names if name not in columns}
+                tables.append(pa.table(added | rest))
         return pa.concat_tables(tables, promote_options="permissive")
 
 
@@ -133,12 +136,6 @@ def _column(values: Sequence[object]) -> pa.Array:
         return pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError):
         return pa.array([None if value is None else str(value) for value in values])
-
-
-def with_columns(table: pa.Table, constants: Mapping[str, object]) -> pa.Table:
-    """The table with these columns first, each of one value; they replace columns of the same name."""
-    added = {name: _column([value] * table.num_rows) for name, value in constants.items()}
-    return pa.table(added | {name: table[name] for name in table.column_names if name not in constants})
 
 
 def split_custom(table: pa.Table, names: Sequence[str]) -> pa.Table:

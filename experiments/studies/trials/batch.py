@@ -16,8 +16,7 @@ import pyarrow as pa
 from experiments.engines.sim.memory import rare_collections
 from experiments.studies.design.model import CellParameters
 from experiments.studies.trace.kinds import TraceError, TrialResult
-from experiments.studies.trace.measures import measure
-from experiments.studies.trace.metrics import METRICS
+from experiments.studies.trace.metrics import METRICS, measure
 from experiments.studies.trace.rules import broken_rule
 from experiments.studies.trace.schema import TRACE_SCHEMA, columns
 from experiments.support.errors import InputError
@@ -40,7 +39,7 @@ TRIALS_SCHEMA = columns(
     ("custom", pa.list_(pa.float64())),
 )
 """`trials/`: one row per trial. `trace_rows` is the number of its rows in `trace/`. `exposure` and a value and a number
-of events per metric are its measures (`trace/measures.py`), for the sweep's stopping rule. `custom` holds the values of
+of events per metric are its measures (`trace/metrics.py`), for the sweep's stopping rule. `custom` holds the values of
 a script's metrics, in their order."""
 
 

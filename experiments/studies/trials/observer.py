@@ -116,8 +116,8 @@ class Observer:
     def _handle_new_leader(self, node: NodeId, trace: BecameLeader) -> None:
         """A replica has become leader: adds its row, and counts the acknowledged records that its log lacks as lost."""
         self.states.handle_regression(node, trace)
-        if self.states.is_outdated(trace):
-            return
+        if trace.leader_epoch < self.states.partitions[trace.partition].leader_epoch:
+            return  # the controller has elected another leader since
         log = self._log(trace.partition, node)
         missing_from = self._missing_from(trace.partition, log, trace.log_end)
         self._lineages[trace.partition] = [*log.epochs.entries(), (trace.leader_epoch, trace.log_end)]

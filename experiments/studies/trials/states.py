@@ -163,10 +163,6 @@ class PartitionStates:
             self._add(AcknowledgedLoss(name.partition, node, records))
         partition.in_flight = False
 
-    def is_outdated(self, trace: BecameLeader) -> bool:
-        """Whether the controller has elected another leader since."""
-        return trace.leader_epoch < self.partitions[trace.partition].leader_epoch
-
     def handle_regression(self, node: NodeId, trace: BecameLeader) -> None:
         """Adds a row if the new leader's log ends below what consumers could read."""
         if self._regressions.observe_leader(trace.partition, trace.leader_epoch, trace.log_end):

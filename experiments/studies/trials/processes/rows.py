@@ -93,33 +93,30 @@ class _Replay:
         for item in _in_order(recording):
             if item.time_ms >= recording.ends_ms:
                 break
-            self._run_due(item.time_ms)
-            self._begin(item.time_ms)
-            self._now_ms = max(self._now_ms, item.time_ms)
+            self._advance(item.time_ms)
             self._handle(item)
-        self._run_due(recording.ends_ms)
-        self._begin(recording.ends_ms)
-        self._now_ms = recording.ends_ms
+        self._advance(recording.ends_ms)
         self._add(End())
         return self._rows
 
     def _call_at(self, at_ms: TimeMs, action: Callable[[], None]) -> None:
         heappush(self._due, (at_ms, next(self._numbers), action))
 
-    def _run_due(self, until_ms: TimeMs) -> None:
-        """Carries out the actions that are due by then."""
+    def _advance(self, until_ms: TimeMs) -> None:
+        """Carries out the actions that are due by then, and sets the time."""
         while self._due and self._due[0][0] <= until_ms:
             at_ms, _, action = heappop(self._due)
-            self._begin(at_ms)
-            self._now_ms = max(self._now_ms, at_ms)
+            self._set_time(at_ms)
             action()
+        self._set_time(until_ms)
 
-    def _begin(self, at_ms: TimeMs) -> None:
-        """Begins the measurement once all that came before it has been handled."""
+    def _set_time(self, at_ms: TimeMs) -> None:
+        """Begins the measurement, too, once all that came before it has been handled."""
         if not self._measuring and at_ms >= self._recording.begins_ms:
             self._measuring = True
             self._states.add_all()
             self._add(Throughput(self._recording.throughput))
+        self._now_ms = max(self._now_ms, at_ms)
 
     def _add(self, what: Observation) -> None:
         if self._measuring:
@@ -145,8 +142,7 @@ class _Replay:
             states.handle_change(event.time_ms, trace)
         elif isinstance(trace, BecameLeader):
             states.handle_regression(event.node, trace)
-            if not states.is_outdated(trace):
-                states.handle_leader(event.node, trace)
+            states.handle_leader(event.node, trace)
         elif isinstance(trace, HighWatermarkAdvanced):
             states.handle_high_watermark(trace)
         elif isinstance(trace, BrokerRegistered):
