@@ -16,7 +16,6 @@ import pyarrow as pa
 from experiments.studies.design.study import MetricDeclaration
 from experiments.studies.pipeline.rows import Trace, Values
 from experiments.studies.pipeline.schemas import METRIC_FIELDS, table, trial_columns
-from experiments.studies.pipeline.silver import find_intervals
 from experiments.studies.trace.kinds import State
 from experiments.studies.trace.metrics import FRACTIONS, METRICS, RATES
 from experiments.studies.trace.schema import YEAR_MS
@@ -90,7 +89,7 @@ def per_trial(trace: Trace, custom: Sequence[MetricDeclaration] = ()) -> pa.Tabl
 
 def _shares(trace: Trace) -> tuple[Values, dict[str, Measures]]:
     """The exposure of each trial, and the shares of time."""
-    found = trace.derived(find_intervals)
+    found = trace.intervals
     parts = _Parts(found["trial"] - trace.first, found["weight"], len(trace.trials))
     metrics = {}
     for metric in FRACTIONS.values():

@@ -1,7 +1,7 @@
 """The metrics of a study, each declared once, in `metrics.yaml`: name, words, how it is measured and estimated.
 
 Rates are per partition-year (a year is 365 days). The definitions of the fractions of time in terms of a partition's
-state are in `pipeline/silver.py`; the formulas of the intervals in `estimation/`.
+state are in `pipeline/rows.py`; the formulas of the intervals in `estimation/`.
 
 The pipeline measures the published numbers from the traces on disk; with `measure` a worker measures the trial that it
 has in memory, by the same rules, for the stopping rule of the sweep.
