@@ -103,8 +103,7 @@ def _run(java: Path, environ: Mapping[str, str], *arguments: str) -> tuple[Path,
         version = settings["java.specification.version"].removeprefix("1.")  # 1.8 is Java 8
         return Path(settings["java.home"]), int(version)
     words = " ".join(f"{done.stderr} {done.stdout}".split())[:_REASON_LENGTH]  # HotSpot writes to either
-    code = done.returncode
-    status = f"exit status {code}" if code >= 0 else f"killed by {Signals(-code).name}"
+    status = f"exit status {done.returncode}" if done.returncode >= 0 else f"killed by {Signals(-done.returncode).name}"
     raise _DoesNotStart(f"{status}: {words or 'it says nothing'}")
 
 

@@ -5,8 +5,8 @@ its random source only: the source depends on the seed of the trial, which two c
 they see the same failures if the model depends on the same parameters. A trial with functions is run in plain sampling.
 
 Functions are sent to Ray's workers by cloudpickle, those of the script itself (`__main__`) by value. When the content
-of a function changes (`content.py`), its trials are run again. What a function returns is checked, and what it raises
-is caught: both end the study with one line (`InputError`).
+of a function changes, its trials are run again (`sweeps/identity.py`). What a function returns is checked, and what it
+raises is caught: both end the study with one line (`InputError`).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class CustomMetric:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedTrial:
-    """A trial with the functions of a script. `content`: the digest of their content (`content.py`)."""
+    """A trial with the functions of a script. `content`: the digest of their content."""
 
     metrics: tuple[CustomMetric, ...]
     failure_model: FailureModel | None
@@ -89,7 +89,6 @@ class ScriptedTrial:
 
 
 _OUTAGES = "Outage(down_ms, up_ms, broker, kind, cause) one after the other"
-_END = object()
 
 
 def checked(model: FailureModel, parameters: CellParameters, random: Random) -> Iterator[Outage]:
@@ -101,10 +100,11 @@ def checked(model: FailureModel, parameters: CellParameters, random: Random) -> 
         raise InputError(SOURCE, place, _shown(returned), f"an iterable of {_OUTAGES}")
     with _reported(place):
         outages = iter(returned)
+    end = object()
     while True:
         with _reported(place):
-            outage = next(outages, _END)
-        if outage is _END:
+            outage = next(outages, end)
+        if outage is end:
             return
         allowed = _wrong(outage, parameters.brokers, before_ms)
         if allowed:

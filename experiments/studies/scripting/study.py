@@ -15,7 +15,6 @@ from experiments.studies.design.loader import StudyFile, study_from
 from experiments.studies.design.study import METRIC_NAME, StudyPlan
 from experiments.studies.failures.words import remarks
 from experiments.studies.pipeline.analysis import analyze
-from experiments.studies.scripting.content import content_digest
 from experiments.studies.scripting.functions import (
     SOURCE,
     CustomMetric,
@@ -25,6 +24,7 @@ from experiments.studies.scripting.functions import (
 )
 from experiments.studies.scripting.results import Results, Trials
 from experiments.studies.sweeps import sweep as sweeping
+from experiments.studies.sweeps.identity import content_digest
 from experiments.studies.trials.batch import Trial
 from experiments.studies.trials.estimators import run_cell_trial
 from experiments.support.errors import InputError

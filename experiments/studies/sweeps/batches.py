@@ -77,20 +77,15 @@ def disjoint(batches: Iterable[Batch], cells: Collection[str]) -> Iterator[Batch
 
 def remove_leftovers(store: Store) -> None:
     """Removes what an interrupted command left in a folder: temporary files, and files of batches without a mark.
-
-    Objects of an object store are kept: a sweep on another machine may be about to write their marks.
-    """
+    Objects of an object store are kept: a sweep on another machine may be about to write their marks."""
     if not isinstance(store, Folder):
         return
+    marked = {f"{batch_name(batch)}.parquet" for batch in committed(store)}
     for folder in ("", f"{TRACE}/", f"{TRIALS}/"):
         for name in store.names(folder):
-            if name.startswith(TEMPORARY):
+            unmarked = folder and name.startswith("cell-") and name not in marked
+            if unmarked or name.startswith(TEMPORARY):
                 store.remove(f"{folder}{name}")
-    marked = {f"{batch_name(batch)}.parquet" for batch in committed(store)}
-    for folder in (TRACE, TRIALS):
-        for name in store.names(folder):
-            if name.startswith("cell-") and name not in marked:
-                store.remove(f"{folder}/{name}")
 
 
 def read_trials(store: Store, batch: Batch) -> pa.Table:

@@ -22,7 +22,6 @@ LOOK_S = 1.0
 """How often the driver looks for the cluster while no task ends."""
 CONNECT_S = 2.0
 MISSED = 3
-"""So many looks in a row without an answer mean a loss; a refused connection means it at once."""
 
 
 class WorkersLost(RuntimeError):
@@ -47,7 +46,7 @@ class Endpoint:
         return True
 
     def look(self) -> None:
-        """Raises WorkersLost if it refuses connections, or accepted none for some looks in a row."""
+        """Raises WorkersLost if it refuses connections, or accepted none for `MISSED` looks in a row."""
         answers = self.answers()
         self._missed = 0 if answers else MISSED if answers is None else self._missed + 1
         if self._missed >= MISSED:

@@ -95,10 +95,13 @@ class Observer:
             return
         if isinstance(trace, StoreChanged):
             published = partition_changed(trace, self._min_isr)
-            if published is not None and published.partition in self.states.partitions:
-                self._handle_change(now_ms, published)
-        elif isinstance(trace, PartitionChanged):
-            self._handle_change(now_ms, trace)
+            if published is None or published.partition not in self.states.partitions:
+                return
+            trace = published
+        if isinstance(trace, PartitionChanged):
+            self.states.handle_change(now_ms, trace)
+            if self._writing:
+                self.writer.request(trace.partition)
         elif isinstance(trace, BecameLeader):
             self._handle_new_leader(node, trace)
         elif isinstance(trace, HighWatermarkAdvanced):
@@ -107,11 +110,6 @@ class Observer:
                 self.reader.request(trace.partition)
         elif isinstance(trace, RecoveryDecided):
             self._add(Recovery(trace.partition.partition, trace.leader, trace.outcome()))
-
-    def _handle_change(self, now_ms: TimeMs, trace: PartitionChanged) -> None:
-        self.states.handle_change(now_ms, trace)
-        if self._writing:
-            self.writer.request(trace.partition)
 
     def _handle_new_leader(self, node: NodeId, trace: BecameLeader) -> None:
         """A replica has become leader: adds its row, and counts the acknowledged records that its log lacks as lost."""

@@ -33,6 +33,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import cycle, islice
 from random import Random
 from typing import NamedTuple
 
@@ -172,10 +173,9 @@ def _paths(params: CellParameters, seed: int) -> Iterator[_Step]:
             break
         share *= len(reached) / EFFORT
         random.shuffle(reached)
-        chosen = [reached[index % len(reached)] for index in range(EFFORT)]
         entrances = [
             Entrance(before.seed, (*before.branches, Branch(at_ms, random.getrandbits(63))), rows)
-            for before, at_ms, rows in chosen
+            for before, at_ms, rows in islice(cycle(reached), EFFORT)
         ]
 
 

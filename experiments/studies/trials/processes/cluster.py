@@ -6,8 +6,8 @@ on it. Their client is the protocol's own, which finds leaders, retries and give
 small an ISR refuses is not retried.
 
 Losses. When a replica becomes leader, its log is read and compared with all records that were acknowledged before the
-reading (acks=all or 1). A record is lost if that log does not have it at its offset; it is counted then and no more. A
-leader that ends before its log was read is not compared; the next one is.
+reading (acks=all or 1); a lost record is counted once. A leader that ends before its log was read is not compared; the
+next one is.
 
 Folders. A process that is killed cannot remove the folder with the directories of its cluster's nodes. So each trial
 leaves its process id in the folder of its cluster, and the next trial on the machine removes the folders of processes
@@ -94,11 +94,8 @@ class ProcessCluster:
 
     def _all_serve(self) -> bool:
         view = self.engine.view()
-        states = [] if view is None else [view.partitions.get(name) for name in self._writers]
-        return bool(states) and all(
-            state is not None and state.leader != NO_LEADER and len(state.isr) == len(state.replicas)
-            for state in states
-        )
+        states = [None if view is None else view.partitions.get(name) for name in self._writers]
+        return all(state and state.leader != NO_LEADER and len(state.isr) == len(state.replicas) for state in states)
 
     def _throughput(self) -> int:
         """Acknowledged records per second of one send of `LOAD_RECORDS` records, which the client batches, as a
@@ -186,11 +183,7 @@ class ProcessCluster:
 
 
 def kept_records(acked: Sequence[Acknowledged], log: Sequence[RecordBatch]) -> int:
-    """How many of the acknowledged records, from the first on, the leader's log has.
-
-    Logs that agree at an offset agree before it (log matching), so the search ends at the first match from the end, or
-    at the log's start: records that retention has deleted are not lost.
-    """
+    """How many of the acknowledged records, from the first on, the leader's log has, as `Observer.remove_lost`."""
     held = {batch.base_offset: batch.payload for batch in log}
     start = min(held, default=0)
     kept = len(acked)
