@@ -11,20 +11,26 @@ the interval, begins the interval.
 With a stationary start the timeline begins before time 0, and so does the simulated cluster: brokers that are down then
 crash as soon as the topic exists, and the rows of the warm-up are not recorded. At time 0 a `state` row describes each
 partition.
+
+With time compression by a factor F the times of the timeline and the length of the trial are divided by F; timeouts of
+the protocol and the network are not. The trace's times are multiplied by F afterwards, so that rates and fractions
+refer to the study's time. So a trial with F is one without compression in which the timeouts last F times as long.
+Measured values are in real time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.memory import rare_collections
 from experiments.engines.sim.network import NetworkModel
+from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.model import CellParameters
 from experiments.studies.failures.timeline import DrawnTimeline, Event, Timeline, warm_up_ms
 from experiments.studies.trace.kinds import Crash, End, Observation, Stamped, Start, TrialResult
-from experiments.studies.trials.compression import CompressedTimeline, compressed, stretched
 from experiments.studies.trials.degraded import CatchUps, SlowBrokers, episodes
 from experiments.studies.trials.observer import Observer
 from experiments.studies.trials.setting import (
@@ -185,6 +191,48 @@ class Trial:
 
     def _log_weight(self) -> float:
         return self._timeline.log_weight(self.time_ms)
+
+
+def compressed(params: CellParameters) -> CellParameters:
+    """The parameters of the trial that runs: its length, and the down time that its warm-up follows from, are divided
+    by the factor. Its failures are those of a timeline, so the parameters have no shared causes."""
+    factor = params.time_compression
+    repair_ms = max(1, round(params.longest_repair_ms / factor))
+    return params.model_copy(
+        update={
+            "duration_ms": max(1, round(params.duration_ms / factor)),
+            "broker_mttr": Distribution(dist="constant", mean_ms=repair_ms),
+            "power_events_per_year": 0.0,
+            "rack_power_events_per_year": 0.0,
+            "burst": None,
+        }
+    )
+
+
+class CompressedTimeline:
+    """`timeline` with its times divided by `factor`."""
+
+    def __init__(self, timeline: Timeline, factor: float) -> None:
+        self._timeline = timeline
+        self._factor = factor
+
+    def next_event(self) -> Event | None:
+        event = self._timeline.next_event()
+        return None if event is None else event._replace(time_ms=round(event.time_ms / self._factor))
+
+    def log_weight(self, at_ms: int) -> float:
+        return self._timeline.log_weight(round(at_ms * self._factor))
+
+    def regenerate(self, at_ms: int) -> bool:
+        return self._timeline.regenerate(round(at_ms * self._factor))
+
+
+def stretched(found: TrialResult, params: CellParameters) -> TrialResult:
+    """The result of a trial of `compressed(params)` in the study's time."""
+    end_ms, factor, last = params.duration_ms, params.time_compression, found.rows[-1]
+    assert isinstance(last.what, End)
+    rows = [row._replace(time_ms=min(end_ms, round(row.time_ms * factor))) for row in found.rows[:-1]]
+    return replace(found, rows=[*rows, last._replace(time_ms=params.duration_ms)])
 
 
 def run_through(params: CellParameters, seed: int, timeline: Callable[[], Timeline]) -> TrialResult:

@@ -20,10 +20,10 @@ from experiments.engines.ray.engine import NODE_FAILURES
 from experiments.studies.design.model import CellParameters
 from experiments.studies.failures.timeline import Event, Timeline, warm_up_ms
 from experiments.studies.trace.kinds import TrialResult
-from experiments.studies.trials.compression import CompressedTimeline, compressed, stretched
 from experiments.studies.trials.processes.cluster import ProcessCluster
 from experiments.studies.trials.processes.rows import Failed, Started, TrialEvents, trace_rows
 from experiments.studies.trials.setting import RETRY_START_MS, SetUpError, loss_of
+from experiments.studies.trials.trial import CompressedTimeline, compressed, stretched
 from protocol.ids import NodeId, TimeMs, node_name
 
 ATTEMPTS = 3

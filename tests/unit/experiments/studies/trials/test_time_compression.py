@@ -7,8 +7,7 @@ from experiments.studies.design.model import CellParameters
 from experiments.studies.failures.timeline import DrawnTimeline
 from experiments.studies.trace.kinds import Crash, End, Failover, Start, TrialResult
 from experiments.studies.trace.schema import TraceRow
-from experiments.studies.trials.compression import CompressedTimeline, compressed, stretched
-from experiments.studies.trials.trial import run_trial
+from experiments.studies.trials.trial import CompressedTimeline, compressed, run_trial, stretched
 from tests.trace_rows import as_rows, check_trace, typed
 
 PARAMETERS = CellParameters(
