@@ -136,8 +136,6 @@ def show_output(lines: Iterable[str], progress: Progress, log: TextIO) -> str | 
 
 def _end(process: subprocess.Popen[str]) -> None:
     """Terminates the process if it runs, and kills it if it does not end within `EXIT_S`."""
-    if process.poll() is not None:
-        return
     process.terminate()
     try:
         process.wait(EXIT_S)

@@ -107,8 +107,7 @@ def elections(trace: Trace) -> pa.Table:
 def isr_changes(trace: Trace) -> pa.Table:
     """One row per change of ISR or ELR."""
     found = trace.intervals
-    rows = _changed(found)
-    (joined, left), which = _exchanged(found, rows)
+    rows, joined, left, which = _exchanged(found)
     columns = {
         "time_ms": found["start_ms"][rows],
         "isr_before": found.isr.at(rows - 1),
@@ -121,22 +120,17 @@ def isr_changes(trace: Trace) -> pa.Table:
     return table(SILVER["isr_changes"], trace.cell, lambda name: found[name][rows], **columns)
 
 
-def _changed(found: Intervals) -> Values:
-    """The intervals whose ISR or ELR is not that of the interval before."""
+def _exchanged(found: Intervals) -> tuple[Values, list[list[str]], list[list[str]], Values]:
+    """The intervals whose ISR or ELR is not that of the interval before; who joined and who left the ISR: for each
+    change that occurs, and which one each of these intervals has."""
     differ = (np.diff(found.isr.codes, prepend=0) != 0) | (np.diff(found.elr.codes, prepend=0) != 0)
-    return np.flatnonzero(~found.begins & differ)
-
-
-def _exchanged(found: Intervals, rows: Values) -> tuple[tuple[list[list[str]], list[list[str]]], Values]:
-    """Who joined and who left the ISR with these intervals: for each change that occurs, and which one each row has."""
+    rows = np.flatnonzero(~found.begins & differ)
     members = [_members(text) for text in found.isr.distinct]
-
-    def exchanged(before: int, now: int) -> tuple[list[str], list[str]]:
-        joined = [member for member in members[now] if member not in members[before]]
-        return joined, [member for member in members[before] if member not in members[now]]
-
-    pairs, which = _of_pairs(found.isr.codes[rows - 1], found.isr.codes[rows], exchanged)
-    return ([joined for joined, _ in pairs], [left for _, left in pairs]), which
+    pairs, which = _of_pairs(
+        found.isr.codes[rows - 1], found.isr.codes[rows], lambda before, now: (members[before], members[now])
+    )
+    joined = [[member for member in now if member not in before] for before, now in pairs]
+    return rows, joined, [[member for member in before if member not in now] for before, now in pairs], which
 
 
 def recoveries(trace: Trace) -> pa.Table:
@@ -173,8 +167,7 @@ def _keys(rows: TraceRows) -> list[tuple[int, int, int, int]]:
 def catch_ups(trace: Trace) -> pa.Table:
     """One row per start of a broker's process and partition whose ISR it joined afterwards."""
     found, starts = trace.intervals, trace.rows.of_kinds(Start)
-    changed = _changed(found)
-    (joined, _), which = _exchanged(found, changed)
+    changed, joined, _, which = _exchanged(found)
     counts = np.array([len(members) for members in joined], int)[which]
     rows = np.repeat(changed, counts)
     broker = np.array([int(each) for members in (joined[k] for k in which) for each in members], np.int64)

@@ -15,10 +15,8 @@ from experiments.engines.sim.cluster import SimCluster
 from experiments.studies.trace.kinds import DIVERGED, FETCHED, OUT_OF_RANGE, Observation, Read
 from experiments.studies.trials.states import PartitionStates
 from protocol.errors import ErrorCode
-from protocol.ids import FIRST_CLIENT, NO_LEADER, NodeId, TopicPartition
+from protocol.ids import FIRST_CLIENT, NO_EPOCH, NO_LEADER, NodeId, TopicPartition
 from protocol.messages.data import ConsumeRequest, ConsumeResponse
-
-_NO_EPOCH = -1
 
 
 @dataclass(slots=True)
@@ -27,7 +25,7 @@ class _Position:
     `outstanding`: the number of the request in flight to `leader`; `follows`: whether another one follows it."""
 
     offset: int = 0
-    epoch: int = _NO_EPOCH
+    epoch: int = NO_EPOCH
     outstanding: int | None = None
     leader: NodeId = NO_LEADER
     follows: bool = False
@@ -78,7 +76,7 @@ class Reader:
             self._go_back(name, position, DIVERGED, diverging.end_offset, diverging.leader_epoch)
             return True
         if response.error is ErrorCode.OFFSET_OUT_OF_RANGE:
-            self._go_back(name, position, OUT_OF_RANGE, response.high_watermark, _NO_EPOCH)
+            self._go_back(name, position, OUT_OF_RANGE, response.high_watermark, NO_EPOCH)
             return True
         if not response.batches:
             return False
