@@ -56,9 +56,8 @@ def trials_needed(study: StudyPlan, cell: Cell, values: Values) -> int:
     """How many trials the cell needs, by the values of its first trials in order of their numbers."""
     if study.precision is None:
         return study.max_trials
-    column = _column(study) or ""
     value, exposure, events = values.reshape(-1, 3).T
-    size = assumed_sizes(cell.parameters)[column]
+    size = assumed_sizes(cell.parameters)[BY_NAME[study.precision.metric].column]
     is_weighted = choose(cell.parameters, study.functions is not None).estimator != "plain"
     return wanted_trials(study.precision, LeadingTrials(value, exposure, events, size, is_weighted))
 
@@ -82,7 +81,10 @@ def sweep(
         try:
             claim(store, study, cells)
             remove_leftovers(store)
-            _note_unused(committed(store), cells, progress)
+            unused = sum(batch.stop - batch.first for batch in committed(store) if batch.cell not in cells)
+            if unused:
+                cause = "are of cells, a seed or code that this study does not have"
+                progress.note(f"{unused} trials in the output directory {cause}; they are kept and not used")
             _, schedule = needed_batches(StudyRecord(study, [], cells), store)
             if schedule.finished:
                 return 0
@@ -114,20 +116,11 @@ def _stored_values(store: Store, batches: Sequence[Batch], column: str | None) -
         return []
     with ThreadPoolExecutor(READERS) as pool:
         found = pool.map(lambda batch: values_of(read_trials(store, batch), column), batches)
-        return [(batch.first, values) for batch, values in zip(batches, found, strict=True) if values is not None]
+        return [(batch.first, values) for batch, values in zip(batches, found, strict=True)]
 
 
 def _column(study: StudyPlan) -> str | None:
     return None if study.precision is None else BY_NAME[study.precision.metric].column
-
-
-def _note_unused(found: Sequence[Batch], cells: Sequence[str], progress: Progress) -> None:
-    unused = sum(batch.stop - batch.first for batch in found if batch.cell not in cells)
-    if unused:
-        progress.note(
-            f"{unused} trials in the output directory are of cells, a seed or code that this study does not have; "
-            "they are kept and not used"
-        )
 
 
 @dataclass(frozen=True, slots=True)

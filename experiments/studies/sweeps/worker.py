@@ -64,15 +64,14 @@ def run_and_commit(job: Job, parameters: CellParameters, batch: Batch) -> Summar
     ran_s = time.perf_counter()
     size = commit(job.store, batch, trace, trials)
     commit_s = time.perf_counter() - ran_s
-    events, values = sum(trials["events"].to_pylist()), values_of(trials, job.column)
+    values = None if job.column is None else values_of(trials, job.column)
+    events = sum(trials["events"].to_pylist())
     return Summary(events, trace.num_rows, size, ran_s - began_s, commit_s, values)
 
 
-def values_of(trials: pa.Table, column: str | None) -> Values | None:
+def values_of(trials: pa.Table, column: str) -> Values:
     """What a table of trials holds for the stopping rule: a row per trial in the order of their numbers, with the value
-    in `column`, the exposure and the number of events. None without a column."""
-    if column is None:
-        return None
+    in `column`, the exposure and the number of events."""
     names = (column, "exposure", f"{column}_events")
     return np.column_stack([trials[name].to_numpy().astype(np.float64) for name in names])
 
