@@ -76,7 +76,7 @@ def _check(store: Store, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordB
 
 
 def listed(spark: SparkSession, batches: Sequence[Batch], cells: Mapping[str, CellParameters], tasks: int) -> DataFrame:
-    """The batches with what `write_tables` needs of their cells, given by digest: `LISTED`, in so many tasks."""
+    """The batches with what `write_tables` needs of their cells, given by digest: `LISTED`, in `tasks` partitions."""
     rows = [(*batch, cells[batch.cell].partitions, cells[batch.cell].acks == "all") for batch in batches]
     return spark.createDataFrame(rows, ddl(LISTED)).repartition(tasks)
 

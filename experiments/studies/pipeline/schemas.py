@@ -25,7 +25,7 @@ Columns = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    """The content of `schemas.yaml`, which says what the parts are."""
+    """The content of `schemas.yaml`, which describes its parts."""
 
     silver: dict[str, dict[str, str]]
     reads: dict[str, str]

@@ -100,7 +100,7 @@ class Watch:
         self._wanted, self._without = wanted, 0
 
     def look(self, executors: int) -> str | None:
-        """The line to report when there are so many executors now; one line for each time without any."""
+        """The line to report, by the present number of executors; one line for each time without any."""
         self._without = 0 if executors else self._without + 1
         waits = f"waiting for a worker with {self._wanted} free (--spark-conf changes what is asked for)"
         return f"no executor runs: {waits}" if self._without == LOOKS else None

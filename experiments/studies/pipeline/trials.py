@@ -128,11 +128,9 @@ def _rates(trace: Trace) -> dict[str, Measures]:
 
 
 def _custom(trace: Trace, metrics: Sequence[MetricDeclaration], exposure: Values) -> dict[str, Measures]:
-    """The metrics of a script, from the values in `trials/`, in the form of the built-in ones.
-
-    A rate's value is a count: so many events. A share of the trial, measured in partition-years as the built-in shares
-    of time are, is one episode. Trials with functions are plain ones, of weight 1.
-    """
+    """The metrics of a script, from the values in `trials/`, in the form of the built-in ones. A rate's value is the
+    number of events. A share of the trial, measured in partition-years as the built-in shares of time are, is one
+    episode. Trials with functions are plain ones, of weight 1."""
     found = {}
     raw = np.array(trace.trials["custom"].to_pylist(), float).reshape(len(trace.trials), -1)
     for index, metric in enumerate(metrics):

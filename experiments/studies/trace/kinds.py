@@ -83,7 +83,7 @@ class AtLeader(Observation):
 
 @immutable
 class Loss(AtLeader):
-    """The log of the new `leader` lacks so many `records` that were acknowledged with acks=all."""
+    """The log of the new `leader` lacks `records` records that were acknowledged with acks=all."""
 
     KIND = "loss"
     records: LostRecords
@@ -91,7 +91,7 @@ class Loss(AtLeader):
 
 @immutable
 class Acks1Loss(AtLeader):
-    """The log of the new `leader` lacks so many `records` that were acknowledged with acks=1."""
+    """The log of the new `leader` lacks `records` records that were acknowledged with acks=1."""
 
     KIND = "acks_1_loss"
     records: LostRecords

@@ -156,7 +156,7 @@ class PartitionStates:
         self._add_state(name)
 
     def handle_loss(self, node: NodeId, name: TopicPartition, records: int) -> None:
-        """The log of the broker `node`, which now leads, lacks so many acknowledged records."""
+        """The log of the broker `node`, which now leads, lacks `records` acknowledged records."""
         self._add((Loss if self._acks == "all" else Acks1Loss)(name.partition, node, records))
         partition = self.partitions[name]
         if partition.lost_epoch != partition.leader_epoch:

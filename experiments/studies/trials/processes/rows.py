@@ -41,7 +41,7 @@ class Started(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """The log of the leader that was elected at `time_ms` lacks so many acknowledged records."""
+    """The log of the leader that was elected at `time_ms` lacks `records` acknowledged records."""
 
     time_ms: TimeMs
     partition: TopicPartition
