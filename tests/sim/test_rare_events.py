@@ -13,7 +13,7 @@ from experiments.studies.design.mappings import Burst
 from experiments.studies.design.model import DAY_MS, YEAR_MS, CellParameters
 from experiments.studies.theory.answers import answer
 from experiments.studies.trace.kinds import Crash, Loss, State, TrialResult
-from experiments.studies.trace.measures import Measures, measure
+from experiments.studies.trace.metrics import Measures, measure
 from experiments.studies.trials import importance, splitting
 from experiments.studies.trials.importance import NoRegenerationError, RegenerativeTrial, run_importance_trial
 from experiments.studies.trials.splitting import levels_of, losing_path, run_splitting_trial

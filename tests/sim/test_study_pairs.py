@@ -9,8 +9,7 @@ from experiments.studies.design.model import DAY_MS, CellParameters
 from experiments.studies.estimation.intervals import assumed_sizes, limits
 from experiments.studies.estimation.moments import Sums
 from experiments.studies.estimation.pairs import Comparison, Products, compare
-from experiments.studies.trace.measures import Measures, measure
-from experiments.studies.trace.metrics import FRACTIONS
+from experiments.studies.trace.metrics import FRACTIONS, Measures, measure
 from experiments.studies.trials.batch import trial_seed
 from experiments.studies.trials.trial import run_trial
 

@@ -15,7 +15,7 @@ from experiments.studies.design.recorded import OutageKind
 from experiments.studies.failures.sources import Outage
 from experiments.studies.failures.timeline import DrawnTimeline
 from experiments.studies.trace.kinds import Loss, Stamped
-from experiments.studies.trace.measures import measure
+from experiments.studies.trace.metrics import measure
 from experiments.studies.trace.schema import YEAR_MS
 from experiments.studies.trials.trial import Trial
 
@@ -40,7 +40,7 @@ def _rows(cell: CellParameters, *outages: Outage) -> list[Stamped]:
 
 
 def _losses(cell: CellParameters, *outages: Outage) -> int:
-    return sum(row.kind == Loss.KIND for row in _rows(cell, *outages))
+    return sum(isinstance(row.what, Loss) for row in _rows(cell, *outages))
 
 
 def _seconds(cell: CellParameters, *outages: Outage) -> dict[str, float]:
@@ -84,7 +84,7 @@ def test_a_flush_ends_the_exposure_within_its_interval() -> None:
         ).run()
         for seed in range(40)
     ]
-    lost = sum(row.kind == Loss.KIND for result in found for row in result.rows)
+    lost = sum(isinstance(row.what, Loss) for result in found for row in result.rows)
     assert 8 <= lost <= 32, "half of the flushes come within 5 s; 99.99 % of 40 draws lie in this range"
 
 

@@ -1,3 +1,1 @@
 """Scripts that use the studies as a user's script does: with the names that `experiments.studies` exports."""
-
-from __future__ import annotations

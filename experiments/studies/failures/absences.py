@@ -3,7 +3,7 @@
 A broker that has failed is down until it is started; its process needs `restart_time` until it takes part; then its
 replicas fetch what they lack (`catch_up`). That is what was written since the failure, what was missing already when
 the broker failed, and the backlog besides if the disk was lost. The trial holds fetches back for that long
-(`trials/catch_up.py`), and importance sampling forces failures for that long (`biased.py`)."""
+(`trials/degraded.py`), and importance sampling forces failures for that long (`biased.py`)."""
 
 from __future__ import annotations
 

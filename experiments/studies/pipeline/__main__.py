@@ -1,19 +1,19 @@
 """The pipeline as a process of its own: `python -m experiments.studies.pipeline WORK`.
 
-WORK is a JSON file that the command writes (`analysis.py`): the directory, Java, Spark's master and settings, and what
-there is to analyse. Exit code 2 if the input cannot be analysed; the reason is a line on standard output.
+WORK is a JSON file that the command writes (`analysis.work_of`). Exit code 2 if the input cannot be analysed; the
+reason is a line on standard output.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import typer
 from pyspark.sql import SparkSession
 
 from experiments.engines.ray.session import orderly_signals
@@ -26,12 +26,9 @@ from experiments.studies.sweeps.storage import store_at
 from experiments.studies.trials.batch import Batch
 from experiments.support.errors import InputError
 
-app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
-
-@app.command()
-def main(work: Path) -> None:
-    """Carries out the analysis that WORK describes."""
+def main(work: Path) -> int:
+    """Carries out the analysis that the file describes; returns the exit code."""
     asked = json.loads(work.read_bytes())
     java_home, options = Path(asked["java_home"]), SparkOptions(asked["master"], asked["settings"])
     with orderly_signals(), spark_session(java_home, options, little=asked["little"]) as spark:
@@ -40,13 +37,13 @@ def main(work: Path) -> None:
                 carry_out(spark, asked)
         except (InputError, LossesDisagree) as error:
             report("refused", str(error))
-            raise typer.Exit(2) from error
+            return 2
+    return 0
 
 
 def carry_out(spark: SparkSession, asked: Mapping[str, Any]) -> None:
     """Writes silver, gold and the README of the directory `out`; `asked` as `analysis.work_of` has it. Raises
-    InputError if no trial of a cell can be read, LossesDisagree as `analyse` does.
-    """
+    InputError if no trial of a cell can be read, LossesDisagree."""
     store, record = store_at(asked["out"]), read_record(asked["out"])
     batches = [Batch(*batch) for batch in asked["batches"]]
     analyse(spark, Work(store, spark_path(store), record, batches, asked["targets"]))
@@ -54,4 +51,4 @@ def carry_out(spark: SparkSession, asked: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    app()
+    sys.exit(main(Path(sys.argv[1])))

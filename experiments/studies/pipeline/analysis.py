@@ -1,8 +1,8 @@
 """`isray study analyze`: finds the batches, then runs the Spark pipeline in a process of its own.
 
 Spark starts after Ray has ended, since two cores cannot feed both, and in another process, which ends with this command
-and keeps its JVM, settings and output apart. The process reports its stages and what the user should know on standard
-output (`pipeline/options.py`); its standard error goes to a log, the end of which is shown if it fails.
+and keeps its JVM, settings and output apart. Its reports come on standard output (`options.py`); its standard error
+goes to a log, the end of which is shown if it fails.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TextIO
 
@@ -34,7 +35,6 @@ from experiments.support.progress import SILENT, Progress
 
 EXIT_S = 60
 CONNECT_S = 10.0
-_STANDALONE = "spark://"
 LITTLE_BYTES = 32 * 2**20
 """Traces that are smaller count as little data (`session.py`): some millions of rows."""
 
@@ -47,30 +47,24 @@ def analyze(out: Location, progress: Progress = SILENT, spark: SparkOptions = LO
     fails, or no trial of a cell can be read.
     """
     check_master(spark.master)
-    if spark.is_local:
-        with local_copy(out, progress) as folder:
-            return _analyze(folder, progress, spark)
-    return _analyze(out, progress, spark)
-
-
-def _analyze(out: Location, progress: Progress, spark: SparkOptions) -> list[CellEstimates]:
-    record, store = read_record(out), store_at(out)
-    with exclusive(store):
-        progress.show("finding the batches")
-        work = work_of(record, out, spark)
-        progress.show("starting Spark")
-        run_pipeline(work, spark, progress)
-    with local_copy(out, traces=False) as folder:
-        return read_cells(folder, record.study.cells, metrics_of(record.study.functions))
+    with local_copy(out, progress) if spark.is_local else nullcontext(out) as place:
+        record = read_record(place)
+        with exclusive(store_at(place)):
+            progress.show("finding the batches")
+            work = work_of(record, place, spark)
+            progress.show("starting Spark")
+            run_pipeline(work, spark, progress)
+        with local_copy(place, traces=False) as folder:
+            return read_cells(folder, record.study.cells, metrics_of(record.study.functions))
 
 
 def check_master(master: str) -> None:
     """Raises InputError unless a standalone master (`spark://HOST:PORT,...`) accepts connections; Spark itself would
     try for a minute. Masters of other kinds are Spark's to check."""
-    if not master.startswith(_STANDALONE):
+    if not master.startswith("spark://"):
         return
     reasons = []
-    for address in master.removeprefix(_STANDALONE).split(","):
+    for address in master.removeprefix("spark://").split(","):
         host, _, port = address.rpartition(":")
         try:
             with socket.create_connection((host, int(port)), CONNECT_S):
@@ -81,17 +75,21 @@ def check_master(master: str) -> None:
 
 
 def work_of(record: StudyRecord, out: Location, spark: SparkOptions) -> dict[str, object]:
-    """What the Spark process is to do (`__main__.py`)."""
+    """What the Spark process is to do: the directory or URL `out`, Java, Spark's master and settings, whether there is
+    little data, the batches, and the trials that each cell needs."""
     batches, targets = complete_batches(record, out)
     store = store_at(out)
-    traces = [store.root / file_names(batch)[0] for batch in batches] if isinstance(store, Folder) else []
-    trace_bytes = sum(path.stat().st_size for path in traces if path.exists())
+    little = False
+    if isinstance(store, Folder):
+        out = store.root.resolve()
+        traces = (out / file_names(batch)[0] for batch in batches)
+        little = sum(path.stat().st_size for path in traces if path.exists()) < LITTLE_BYTES
     return {
-        "out": str(store.root.resolve() if isinstance(store, Folder) else out),
+        "out": str(out),
         "java_home": str(java_home()),
         "master": spark.master,
         "settings": dict(spark.settings),
-        "little": isinstance(store, Folder) and trace_bytes < LITTLE_BYTES,
+        "little": little,
         "batches": batches,
         "targets": targets,
     }
@@ -138,8 +136,6 @@ def show_output(lines: Iterable[str], progress: Progress, log: TextIO) -> str | 
 
 def _end(process: subprocess.Popen[str]) -> None:
     """Terminates the process if it runs, and kills it if it does not end within `EXIT_S`."""
-    if process.poll() is not None:
-        return
     process.terminate()
     try:
         process.wait(EXIT_S)

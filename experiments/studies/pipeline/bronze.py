@@ -1,22 +1,19 @@
 """What Spark's tasks do with batches: bronze checks them, silver makes its files of them.
 
-Bronze is the batches of a study as they were written, those that are damaged apart. A batch is checked once, in the
-executors, a share of the batches in each task: digests, columns, trials, and the order of the rows of its trace
-(`sweeps/batches.py`). A batch that fails is *quarantined*: it is not read, and its file and the reason are in
-`gold/quarantine.json`, in the progress and in the report. The tasks read through the same storage as the sweep wrote
-through (any fsspec URL).
+A batch is checked once (`sweeps/batches.py`). One that fails is *quarantined*: it is not read, and its file and the
+reason are in `gold/quarantine.json`, in the progress and in the report.
 
 For silver a task reads each of its batches once, makes the rows of all tables of it, and writes one file per table when
 it has seen all of its batches. A file is named after the task's partition, which Spark makes of the same batches if it
-runs the task again: another attempt replaces the file by one of the same content, so that a worker that dies costs no
-more than its time. Nothing reads the files before the manifest lists their run (`manifest.py`).
+runs the task again: another attempt replaces the file by one of the same content. Nothing reads the files before the
+manifest lists their run (`manifest.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,14 +22,16 @@ from pyspark.sql import DataFrame, SparkSession
 
 from experiments.studies.design.model import CellParameters
 from experiments.studies.pipeline.rows import Trace, read_batch
+from experiments.studies.pipeline.schemas import TYPES, ddl
 from experiments.studies.sweeps.batches import check_batch, file_names
 from experiments.studies.sweeps.storage import StorageFailed, Store
 from experiments.studies.trials.batch import Batch
 from experiments.support.errors import InputError
 
 BATCHES_PER_TASK = 50
-LISTED = "digest string, first int, stop int, partitions int, acks_all boolean"
-CHECKED = "digest string, first int, stop int, bytes long, rows long, file string, reason string"
+BATCH = {"digest": "string", "first": "int", "stop": "int"}
+LISTED = BATCH | {"partitions": "int", "acks_all": "boolean"}
+CHECKED = BATCH | {"bytes": "bigint", "rows": "bigint", "file": "string", "reason": "string"}
 
 
 class Checked(NamedTuple):
@@ -50,34 +49,36 @@ def check_batches(spark: SparkSession, store: Store, batches: Sequence[Batch]) -
     if not batches:
         return []
     tasks = max(spark.sparkContext.defaultParallelism, len(batches) // BATCHES_PER_TASK)
-    listed = spark.createDataFrame(list(batches), "digest string, first int, stop int").repartition(tasks)
-    rows = listed.mapInArrow(partial(_check, store), CHECKED).collect()
+    listed = spark.createDataFrame(list(batches), ddl(BATCH)).repartition(tasks)
+    rows = listed.mapInArrow(partial(_check, store), ddl(CHECKED)).collect()
     found = [Checked(Batch(*row[:3]), row["bytes"], row["rows"], row["file"], row["reason"]) for row in rows]
     return sorted(found, key=lambda checked: checked.batch)
 
 
+def _rows(parts: Iterator[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
+    for part in parts:
+        yield from zip(*(column.to_pylist() for column in part.columns), strict=True)
+
+
 def _check(store: Store, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """What one task does: the checks of its batches."""
-    for part in parts:
-        for digest, first, stop in zip(*(column.to_pylist() for column in part.columns), strict=True):
-            size = rows = 0
-            file = reason = None
-            try:
-                size, rows = check_batch(store, Batch(digest, first, stop))
-            except InputError as error:
-                file, reason = error.source, " ".join(f"{error.field}: {error.found}".removeprefix(": ").split())
-            except (StorageFailed, pa.ArrowException) as error:
-                file, reason = store.place(file_names(Batch(digest, first, stop))[0]), " ".join(str(error).split())
-            columns = zip((digest, first, stop, size, rows, file, reason))
-            types = ("string", "int32", "int32", "int64", "int64", "string", "string")
-            arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
-            yield pa.RecordBatch.from_arrays(arrays, names=[name.split()[0] for name in CHECKED.split(", ")])
+    for batch in map(Batch._make, _rows(parts)):
+        size = rows = 0
+        file = reason = None
+        try:
+            size, rows = check_batch(store, batch)
+        except InputError as error:
+            file, reason = error.source, " ".join(f"{error.field}: {error.found}".removeprefix(": ").split())
+        except (StorageFailed, pa.ArrowException) as error:
+            file, reason = store.place(file_names(batch)[0]), " ".join(str(error).split())
+        values = zip((*batch, size, rows, file, reason), CHECKED.values(), strict=True)
+        yield pa.RecordBatch.from_arrays([pa.array([value], TYPES[kind]) for value, kind in values], names=[*CHECKED])
 
 
 def listed(spark: SparkSession, batches: Sequence[Batch], cells: Mapping[str, CellParameters], tasks: int) -> DataFrame:
-    """The batches with what `files.write_tables` needs of their cells, given by digest: `LISTED`, in so many tasks."""
+    """The batches with what `write_tables` needs of their cells, given by digest: `LISTED`, in `tasks` partitions."""
     rows = [(*batch, cells[batch.cell].partitions, cells[batch.cell].acks == "all") for batch in batches]
-    return spark.createDataFrame(rows, LISTED).repartition(tasks)
+    return spark.createDataFrame(rows, ddl(LISTED)).repartition(tasks)
 
 
 Makers = Mapping[str, Callable[[Trace], pa.Table]]
@@ -85,13 +86,12 @@ Makers = Mapping[str, Callable[[Trace], pa.Table]]
 
 GROUP_ROWS = 131_072
 """Rows of a file's row groups, at least; the last one may have fewer."""
-WRITTEN = "name string"
 
 
 def write_tables(batches: DataFrame, store: Store, run: int, makers: Makers) -> list[str]:
     """Writes the tables of the batches, which were checked, as a run of silver; returns the names of the files.
-    `batches`: as `bronze.listed`; each of its partitions is a task, and no row is exchanged between them."""
-    rows = batches.mapInArrow(partial(_write, store, run, makers), WRITTEN).collect()
+    `batches`: as `listed`; each of its partitions is a task, and no row is exchanged between them."""
+    rows = batches.mapInArrow(partial(_write, store, run, makers), "name string").collect()
     return sorted(row["name"] for row in rows)
 
 
@@ -131,14 +131,13 @@ class TableFile:
 def _write(store: Store, run: int, makers: Makers, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """What one task does: reads its batches, writes its files, yields their names."""
     files: dict[str, TableFile] = {}
-    for part in parts:
-        for cell, first, stop, *known in zip(*(column.to_pylist() for column in part.columns), strict=True):
-            trace = read_batch(store, Batch(cell, first, stop), *known)
-            for table, make in makers.items():
-                rows = make(trace)
-                if table not in files:
-                    files[table] = TableFile(rows.schema)
-                files[table].add(rows)
+    for cell, first, stop, *known in _rows(parts):
+        trace = read_batch(store, Batch(cell, first, stop), *known)
+        for table, make in makers.items():
+            rows = make(trace)
+            if table not in files:
+                files[table] = TableFile(rows.schema)
+            files[table].add(rows)
     context = TaskContext.get()
     assert context is not None
     names = [f"{run_folder(table, run)}/part-{context.partitionId():05d}.parquet" for table in files]

@@ -1,9 +1,8 @@
 """Why the Spark process failed: one line, by what is in its log.
 
-A JVM that ends leaves no more than its log, and Spark's own messages are Java exceptions of a hundred lines. `reason`
-knows the failures that a user can do something about: what was named does not exist or is too small (an InputError, as
-for other wrong input), or a disk or the memory is full. Of any other failure the exception comes first, and then the
-end of the log.
+Spark's own messages are Java exceptions of a hundred lines. `reason` knows the failures that a user can do something
+about: what was named does not exist or is too small (an InputError, as for other wrong input), or a disk or the memory
+is full. Of any other failure the exception comes first, and then the end of the log.
 """
 
 from __future__ import annotations
@@ -22,9 +21,6 @@ from experiments.support.declared import declared
 from experiments.support.errors import InputError
 
 SHOWN_LINES = 100
-MEGABYTE = 1_000_000
-_FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large")
-_NO_MEMORY = re.compile(r"java\.lang\.OutOfMemoryError")
 _EXCEPTION = re.compile(r"^(?:[a-z]\w*\.)+\w+(?:Exception|Error): .+|^\w+Error: .+")
 KEPT = "what was there before is kept, and the same command goes on"
 
@@ -57,25 +53,19 @@ class PipelineFailed(RuntimeError):
 def reason(log: Sequence[str], out: str, spark: SparkOptions) -> InputError | PipelineFailed:
     """The error that a failed process means, by the lines of its log. `out`: the study's directory or URL."""
     text = "\n".join(log)
-    if _FULL.search(text):
+    if re.search(r"No space left on device|Disk quota exceeded|File too large", text):
         return PipelineFailed(f"{_disks(out, spark)}; {KEPT} when there is room")
-    if _NO_MEMORY.search(text):
+    if "java.lang.OutOfMemoryError" in text:
         name = "spark.driver.memory" if spark.is_local else "spark.executor.memory"
-        found = spark.settings.get(name, "1g")
-        return PipelineFailed(
-            f"Spark had too little memory, {name}={found}; {KEPT} with more (--spark-conf {name}=...)"
-        )
+        memory = f"{name}={spark.settings.get(name, '1g')}"
+        return PipelineFailed(f"Spark had too little memory, {memory}; {KEPT} with more (--spark-conf {name}=...)")
     for pattern, source, found, allowed in _KNOWN.inputs:
         if match := re.search(pattern, text):
             groups = [group for group in match.groups() if group]
             return InputError(source, "", found.format(*groups, master=spark.master, out=out), allowed)
-    return PipelineFailed(f"the Spark process failed: {_exception(log)}\n" + "\n".join(log[-SHOWN_LINES:]))
-
-
-def _exception(log: Sequence[str]) -> str:
-    """The last exception of the log, or its last line."""
-    lines = [line.removeprefix("Caused by: ").removeprefix(": ") for line in log]
-    return next((line for line in reversed(lines) if _EXCEPTION.match(line)), lines[-1] if lines else "no output")
+    lines = ["no output", *(line.removeprefix("Caused by: ").removeprefix(": ") for line in log)]
+    exception = next(filter(_EXCEPTION.match, reversed(lines)), lines[-1])
+    return PipelineFailed(f"the Spark process failed: {exception}\n" + "\n".join(log[-SHOWN_LINES:]))
 
 
 def _disks(out: str, spark: SparkOptions) -> str:
@@ -84,6 +74,6 @@ def _disks(out: str, spark: SparkOptions) -> str:
     places = [out] if Path(out).exists() else []
     if not places or os.stat(out).st_dev != os.stat(temporary).st_dev:
         places.append(temporary)
-    free = [f"{place} ({shutil.disk_usage(place).free / MEGABYTE:,.1f} MB free now)" for place in places]
+    free = [f"{place} ({shutil.disk_usage(place).free / 1e6:,.1f} MB free now)" for place in places]
     free += [] if spark.is_local else ["a worker's spark.local.dir"]
     return f"a disk is full, that of {' or of '.join(free)}"

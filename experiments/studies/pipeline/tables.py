@@ -1,6 +1,4 @@
-"""The tables of silver: their columns, and the functions that make them of the trace of a batch; and `README.md` of a
-study's directory, which describes all files of the study and how to open them.
-"""
+"""The tables of silver, and `README.md` of a study's directory, which describes all its files and how to open them."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from experiments.studies.design.study import StudyPlan, metrics_of
-from experiments.studies.pipeline import changes, records, silver
+from experiments.studies.pipeline import records, silver
 from experiments.studies.pipeline.rows import Trace
 from experiments.studies.pipeline.schemas import GOLD, READS, SILVER, Columns, digests, trial_columns
 from experiments.studies.pipeline.trials import per_trial
@@ -23,7 +21,7 @@ from experiments.support.templates import templates
 
 
 class Table(NamedTuple):
-    """A table's columns, and its rows of one batch, a pure function."""
+    """A table's columns, and the function that makes its rows of a batch."""
 
     columns: Columns
     rows: Callable[[Trace], pa.Table]
@@ -32,11 +30,11 @@ class Table(NamedTuple):
 _ROWS: Mapping[str, Callable[[Trace], pa.Table]] = {
     "intervals": silver.intervals,
     "outages": silver.outages,
-    "elections": changes.elections,
-    "isr_changes": changes.isr_changes,
-    "recoveries": changes.recoveries,
-    "catch_ups": changes.catch_ups,
-    "regressions": changes.regressions,
+    "elections": silver.elections,
+    "isr_changes": silver.isr_changes,
+    "recoveries": silver.recoveries,
+    "catch_ups": silver.catch_ups,
+    "regressions": silver.regressions,
     "records": records.records,
     "cuts": records.cuts,
     "counts": records.counts,
@@ -54,25 +52,16 @@ def tables_of(study: StudyPlan) -> dict[str, Table]:
     found = {name: Table(SILVER[name], rows) for name, rows in _ROWS.items()}
     if study.has_consumer:
         found["reads"] = Table(READS, records.reads)
-    measure = partial(per_trial, custom=tuple((metric.name, metric.unit) for metric in custom))
-    return found | {"trials": Table(trial_columns(names), measure)}
-
-
-def columns_of(record: StudyRecord) -> Mapping[str, Columns]:
-    """The columns, with their types, of each Parquet table of the study, by the table's folder."""
-    return {
-        "trace": _columns(TRACE_SCHEMA),
-        "trials": _columns(TRIALS_SCHEMA),
-        **{f"silver/{name}": digests(table.columns) for name, table in tables_of(record.study).items()},
-        **{f"gold/{name}": columns for name, columns in GOLD.items()},
-    }
-
-
-def _columns(schema: pa.Schema) -> Columns:
-    return {field.name: str(field.type) for field in schema}
+    return found | {"trials": Table(trial_columns(names), partial(per_trial, custom=custom))}
 
 
 def readme(record: StudyRecord) -> str:
     """The page, as Markdown."""
+    schemas = {"trace": TRACE_SCHEMA, "trials": TRIALS_SCHEMA}
+    columns: dict[str, Columns] = {
+        **{name: {field.name: str(field.type) for field in schema} for name, schema in schemas.items()},
+        **{f"silver/{name}": digests(table.columns) for name, table in tables_of(record.study).items()},
+        **{f"gold/{name}": columns for name, columns in GOLD.items()},
+    }
     template = templates(Path(__file__).resolve().parent).get_template("readme.md.j2")
-    return template.render(study=record.study, versions=record.versions, layout=LAYOUT, tables=columns_of(record))
+    return template.render(study=record.study, versions=record.versions, layout=LAYOUT, tables=columns)

@@ -1,28 +1,24 @@
-"""Silver: what each trial measured, one row per trial. A pure function from :class:`Trace` to a table.
+"""Silver: what each trial measured, one row per trial.
 
 Everything is weighted: an event with the likelihood ratio of its row, time with that of the row that ends its interval
 (`trace/kinds.py`). Rows of one trial with equal weights are a *part* of the trial, and are added up first, as whole
-numbers (milliseconds, events, records). Then the parts, of which plain sampling has one, are gone through in ascending
+numbers (milliseconds, events, records). Then the parts, of which plain sampling has one, are added up in ascending
 order of their weights. So a trial has the same values, to the last bit, whatever batch it is in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
+from experiments.studies.design.study import MetricDeclaration
 from experiments.studies.pipeline.rows import Trace, Values
 from experiments.studies.pipeline.schemas import METRIC_FIELDS, table, trial_columns
-from experiments.studies.pipeline.silver import find_intervals
 from experiments.studies.trace.kinds import State
 from experiments.studies.trace.metrics import FRACTIONS, METRICS, RATES
 from experiments.studies.trace.schema import YEAR_MS
-
-Custom = tuple[str, Literal["rate", "fraction"]]
-"""The name of a script's metric, and whether its value is a count or a share."""
 
 
 class _Parts:
@@ -68,10 +64,10 @@ Measures = dict[str, Values]
 """The fields of `schemas.METRIC_FIELDS`, of every trial."""
 
 
-def per_trial(trace: Trace, custom: Sequence[Custom] = ()) -> pa.Table:
+def per_trial(trace: Trace, custom: Sequence[MetricDeclaration] = ()) -> pa.Table:
     """One row per trial with the columns of `schemas.trial_columns`: partition_years, exposure, the number of `state`
-    rows, and for each metric its value (weighted; a share of time is measured in partition-years), the number of events
-    or episodes, and the sums and maxima of their weights and sizes."""
+    rows, and for each metric, those of a script (`custom`) too, its value (weighted; a share of time is measured in
+    partition-years), the number of events or episodes, and the sums and maxima of their weights and sizes."""
     exposure, shares = _shares(trace)
     metrics = shares | _rates(trace) | _custom(trace, custom, exposure)
     count = len(trace.trials)
@@ -87,13 +83,13 @@ def per_trial(trace: Trace, custom: Sequence[Custom] = ()) -> pa.Table:
         name: pa.StructArray.from_arrays([pa.array(measures[field]) for field in METRIC_FIELDS], METRIC_FIELDS)
         for name, measures in metrics.items()
     }
-    names = (*(metric.name for metric in METRICS), *(name for name, _ in custom))
-    return table(trial_columns(names), trace.cell, columns, **structs)
+    names = (*(metric.name for metric in METRICS), *(metric.name for metric in custom))
+    return table(trial_columns(names), trace.cell, columns.__getitem__, **structs)
 
 
 def _shares(trace: Trace) -> tuple[Values, dict[str, Measures]]:
     """The exposure of each trial, and the shares of time."""
-    found = trace.derived(find_intervals)
+    found = trace.intervals
     parts = _Parts(found["trial"] - trace.first, found["weight"], len(trace.trials))
     metrics = {}
     for metric in FRACTIONS.values():
@@ -120,7 +116,7 @@ def _rates(trace: Trace) -> dict[str, Measures]:
     metrics = {}
     for metric in RATES.values():
         rows = trace.rows.of_kinds(metric.counts)
-        parts = _Parts(rows["trial"] - trace.first, np.exp(rows["log_weight"]), len(trace.trials))
+        parts = _Parts(rows["trial"] - trace.first, rows["weight"], len(trace.trials))
         size = rows["value"] if metric.sums_values else np.ones(len(rows), np.int64)
         weight = parts.weight
         metrics[metric.name] = _weighted(parts, parts.total(np.ones(len(rows), np.int64))) | {
@@ -131,19 +127,17 @@ def _rates(trace: Trace) -> dict[str, Measures]:
     return metrics
 
 
-def _custom(trace: Trace, metrics: Sequence[Custom], exposure: Values) -> dict[str, Measures]:
-    """The metrics of a script, from the values in `trials/`, in the form of the built-in ones.
-
-    A rate's value is a count: so many events. A share of the trial, measured in partition-years as the built-in shares
-    of time are, is one episode. Trials with functions are plain ones, of weight 1.
-    """
+def _custom(trace: Trace, metrics: Sequence[MetricDeclaration], exposure: Values) -> dict[str, Measures]:
+    """The metrics of a script, from the values in `trials/`, in the form of the built-in ones. A rate's value is the
+    number of events. A share of the trial, measured in partition-years as the built-in shares of time are, is one
+    episode. Trials with functions are plain ones, of weight 1."""
     found = {}
     raw = np.array(trace.trials["custom"].to_pylist(), float).reshape(len(trace.trials), -1)
-    for index, (name, unit) in enumerate(metrics):
-        value, share = raw[:, index], unit == "fraction"
+    for index, metric in enumerate(metrics):
+        value, share = raw[:, index], metric.unit == "fraction"
         events = (value > 0.0).astype(np.int64) if share else np.ceil(value).astype(np.int64)
         some = (events > 0).astype(float)
-        found[name] = {
+        found[metric.name] = {
             "value": value * exposure if share else value,
             "events": events,
             "weight": events.astype(float),

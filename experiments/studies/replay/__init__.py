@@ -1,3 +1,1 @@
-"""Runs one trial of a study again, and keeps it for the explorer: the story behind a number, such as an example of a
-loss.
-"""
+"""Runs one trial of a study again, and keeps it for the explorer: the story behind a number."""

@@ -1,21 +1,19 @@
 """Replays a trial of a study: the same seed, the same events, and the part of them that explains a loss.
 
-A trial of a year has millions of events, and few of them have to do with a loss. What is kept is the stretch that ends
-shortly after the loss and begins where all replicas of the partition were in sync for the last time before it; without
-a loss, the end of the trial.
+Of the millions of events of a trial the part is kept that ends shortly after the loss and begins where all replicas of
+the partition were in sync for the last time before it; without a loss, the end of the trial.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import overload
 
 from experiments.engines.port import Violation
 from experiments.engines.sim.engine import kept_metadata
 from experiments.engines.sim.memory import rare_collections
 from experiments.explorer.assemble import run_of_journal
-from experiments.explorer.recorder import INVARIANT, Entry, Journal, SimRecorder
+from experiments.explorer.recorder import INVARIANT, Journal, SimRecorder
 from experiments.explorer.run import Run
 from experiments.story.render import Line
 from experiments.studies.design.estimator import choose
@@ -57,13 +55,12 @@ class Replayed:
         return [str(Line(row.event, row.text, row.time_ms, row.node, row.is_heading)) for row in rows]
 
 
-class _Losses(Sequence[Violation]):
-    """The losses among the rows of a trial while it runs, as violations."""
+class _Losses(list[Violation]):
+    """The losses among the rows of a trial while it runs, as violations; its length takes in the rows that are new."""
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
         self._seen = 0
-        self._found: list[Violation] = []
 
     def __len__(self) -> int:
         rows = self._trial.rows
@@ -74,16 +71,9 @@ class _Losses(Sequence[Violation]):
                 records = "record is" if loss.records == 1 else "records are"
                 lost = f"{loss.records} acknowledged {records}"
                 text = f"{place}: {lost} missing from the log of {node_name(loss.leader)}"
-                self._found.append(Violation(INVARIANT, self._trial.cluster.now_ms, text))
+                self.append(Violation(INVARIANT, self._trial.cluster.now_ms, text))
         self._seen = len(rows)
-        return len(self._found)
-
-    @overload
-    def __getitem__(self, index: int) -> Violation: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Violation]: ...
-    def __getitem__(self, index: int | slice) -> Violation | Sequence[Violation]:
-        return self._found[index]
+        return super().__len__()
 
 
 class _UntilLoss(SimRecorder):
@@ -125,7 +115,10 @@ def replay(study: StudyPlan, cell: int, trial: int, loss: int = 0) -> Replayed:
     ]
     part = part_of(recorder.journal(), recorder.violation_numbers, chosen)
     run = run_of_journal(part, title, facts, running.cluster.spec, records)
-    return Replayed(seed, result.trace_hash, losses, chosen, replace(run, notes=[_note(chosen, losses)]))
+    note = "The trial has no such loss; this is its end."
+    if chosen is not None:
+        note = f"Loss {chosen + 1} of {losses}, from the last time before it that all replicas were in sync."
+    return Replayed(seed, result.trace_hash, losses, chosen, replace(run, notes=[note]))
 
 
 def part_of(journal: Journal, losses: Sequence[int], loss: int | None) -> Journal:
@@ -138,23 +131,15 @@ def part_of(journal: Journal, losses: Sequence[int], loss: int | None) -> Journa
     found = entries[place].what
     assert isinstance(found, Violation)
     partition = found.detail.partition(":")[0]
-    whole = (index for index in range(place, -1, -1) if _is_whole(entries[index], partition))
-    begin = max(0, next(whole, 0) - BEFORE)
-    return Journal(entries[begin : place + AFTER], journal.first + begin)
-
-
-def _is_whole(entry: Entry, partition: str) -> bool:
-    """Whether the controller committed an ISR of all replicas of the partition."""
-    what = entry.what
-    return (
-        isinstance(what, PartitionChanged) and str(what.partition) == partition and len(what.isr) == len(what.replicas)
+    all_in_sync = (
+        index
+        for index in range(place, -1, -1)
+        if isinstance(what := entries[index].what, PartitionChanged)
+        and str(what.partition) == partition
+        and len(what.isr) == len(what.replicas)
     )
-
-
-def _note(loss: int | None, losses: int) -> str:
-    if loss is None:
-        return "The trial has no such loss; this is its end."
-    return f"Loss {loss + 1} of {losses}, from the last time before it that all replicas were in sync."
+    begin = max(0, next(all_in_sync, 0) - BEFORE)
+    return Journal(entries[begin : place + AFTER], journal.first + begin)
 
 
 def recorded_trace(out: Location, record: StudyRecord, cell: int, trial: int) -> str | None:
@@ -164,6 +149,5 @@ def recorded_trace(out: Location, record: StudyRecord, cell: int, trial: int) ->
     store, digest = store_at(out), record.cells[cell]
     for batch in disjoint(committed(store), {digest}):
         if batch.first <= trial < batch.stop:
-            rows = read_trials(store, batch).select(["trial", "trace_hash"]).to_pylist()
-            return next(str(row["trace_hash"]) for row in rows if row["trial"] == trial)
+            return str(read_trials(store, batch)["trace_hash"][trial - batch.first])
     return None

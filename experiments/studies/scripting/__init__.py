@@ -1,3 +1,1 @@
 """Studies from Python: a study as an object, its trials and its numbers as tables."""
-
-from __future__ import annotations

@@ -1,22 +1,12 @@
-"""Functions of a script in a study: custom metrics, and a custom failure model.
+"""Functions of a script in a study: custom metrics, and a custom failure model (docs/studies-in-python.md).
 
-A *metric* is a function of the rows of one trial (`trace/schema.py`), in time order, whose value is one number per
-trial. A rate's value is a count over the trial; the study divides the counts by the partition-years that the trials
-observe. A fraction's value is a share of the trial, between 0 and 1. Both are estimated as the built-in metrics are,
-with the trial as the unit of sampling, so the function needs no statistics.
+Metrics are estimated as the built-in ones are, with the trial as the unit of sampling. A failure model must draw from
+its random source only: the source depends on the seed of the trial, which two cells of a study have in common, so that
+they see the same failures if the model depends on the same parameters. A trial with functions is run in plain sampling.
 
-A *failure model* is a function of the cell's parameters and a random source, whose value is an iterator of outages
-(`failures/sources.py`) in time order; times count from the start of the measurement, in ms. It replaces all other
-failures. It must draw from that random source only: the source depends on the seed of the trial, which two cells of a
-study have in common, so that they see the same failures if the model depends on the same parameters.
-
-A trial with functions is run in plain sampling: the functions see a whole trial of the original distribution.
-
-Functions travel to Ray's workers by cloudpickle, those of the script itself (`__main__`) by value. They are part of
-what a trial is: when the content of a function changes (`content.py`), its trials are run again.
-
-What a function returns is checked, and what it raises is caught: both end the study with one line (`InputError`), which
-names the function, what was found and what is allowed.
+Functions are sent to Ray's workers by cloudpickle, those of the script itself (`__main__`) by value. When the content
+of a function changes, its trials are run again (`sweeps/identity.py`). What a function returns is checked, and what it
+raises is caught: both end the study with one line (`InputError`).
 """
 
 from __future__ import annotations
@@ -37,13 +27,12 @@ from experiments.studies.failures.sources import Outage
 from experiments.studies.failures.timeline import DrawnTimeline, warm_up_ms
 from experiments.studies.trace.kinds import TrialResult
 from experiments.studies.trace.schema import TraceRow
-from experiments.studies.trials.trial import run_through, run_trial
+from experiments.studies.trials.trial import run_through
 from experiments.support.errors import InputError
 
 SOURCE = "Study"
 """What errors name instead of a file."""
 MetricFunction = Callable[[Sequence[TraceRow]], float]
-"""The rows of one trial -> its value."""
 FailureModel = Callable[[CellParameters, Random], Iterable[Outage]]
 """Parameters of the cell, random source of the trial -> outages in time order."""
 
@@ -52,10 +41,10 @@ FailureModel = Callable[[CellParameters, Random], Iterable[Outage]]
 class CustomMetric:
     """A metric of a script.
 
-    `function`: see :data:`MetricFunction`. `unit`: whether its value is a count (`rate`, published per partition-year)
-    or a share of the trial (`fraction`). `name`: its key in `gold/cells.json` and its column in data frames; the
-    function's name unless given. `meaning`: its words in the report; the first line of the function's docstring unless
-    given.
+    `function`: the rows of one trial -> its value. `unit`: whether that is a count (`rate`, published per
+    partition-year) or a share of the trial (`fraction`). `name`: its key in `gold/cells.json` and its column in data
+    frames; the function's name unless given. `meaning`: its words in the report; the first line of the function's
+    docstring unless given.
     """
 
     function: MetricFunction
@@ -77,7 +66,7 @@ class CustomMetric:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedTrial:
-    """A trial with the functions of a script. `content`: the digest of their content (`content.py`)."""
+    """A trial with the functions of a script. `content`: the digest of their content."""
 
     metrics: tuple[CustomMetric, ...]
     failure_model: FailureModel | None
@@ -86,23 +75,20 @@ class ScriptedTrial:
     def __call__(self, parameters: CellParameters, seed: int) -> TrialResult:
         """Runs one trial; a pure function of its arguments if the script's functions are."""
         model = self.failure_model
-        result = (
-            run_trial(parameters, seed)
-            if model is None
-            else run_through(parameters, seed, lambda: _timeline(model, parameters, seed))
-        )
+
+        def timeline() -> DrawnTimeline:
+            begins_ms = -warm_up_ms(parameters)
+            if model is None:
+                return DrawnTimeline(parameters, seed, begins_ms)
+            outages = checked(model, parameters, Random(f"{seed}/failures"))
+            return DrawnTimeline(parameters, seed, begins_ms, outages=outages, own_failures=False)
+
+        result = run_through(parameters, seed, timeline)
         rows = [row.row() for row in result.rows]
         return replace(result, custom=tuple(metric.value(rows) for metric in self.metrics))
 
 
-def _timeline(model: FailureModel, parameters: CellParameters, seed: int) -> DrawnTimeline:
-    """The timeline of a trial with the failures of `model` alone."""
-    outages = checked(model, parameters, Random(f"{seed}/failures"))
-    return DrawnTimeline(parameters, seed, -warm_up_ms(parameters), outages=outages, own_failures=False)
-
-
 _OUTAGES = "Outage(down_ms, up_ms, broker, kind, cause) one after the other"
-_END = object()
 
 
 def checked(model: FailureModel, parameters: CellParameters, random: Random) -> Iterator[Outage]:
@@ -114,10 +100,11 @@ def checked(model: FailureModel, parameters: CellParameters, random: Random) -> 
         raise InputError(SOURCE, place, _shown(returned), f"an iterable of {_OUTAGES}")
     with _reported(place):
         outages = iter(returned)
+    end = object()
     while True:
         with _reported(place):
-            outage = next(outages, _END)
-        if outage is _END:
+            outage = next(outages, end)
+        if outage is end:
             return
         allowed = _wrong(outage, parameters.brokers, before_ms)
         if allowed:
@@ -156,6 +143,5 @@ def _reported(place: str) -> Iterator[None]:
 
 
 def _shown(value: object) -> str:
-    """A value in one line of moderate length."""
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}..."

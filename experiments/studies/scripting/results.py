@@ -1,8 +1,7 @@
 """What a study of a script leaves, as tables: its trials, and a row per cell with its numbers.
 
 The columns of the numbers, in this order: each swept parameter as the study gives it; for a swept duration or
-distribution also its (mean) length, `NAME_ms`; then the keys of `gold/cells.json`. A metric `loss_rate` has the columns
-`loss_rate`, `loss_rate_ci_low` and `loss_rate_ci_high`; other nested numbers are joined with `_`: `failover_ms_p50`.
+distribution also its (mean) length, `NAME_ms`; then the keys of `gold/cells.json`, nested ones joined with `_`.
 """
 
 from __future__ import annotations
@@ -56,13 +55,16 @@ class Trials:
         tables = []
         batches = list(disjoint(committed(store), set(digests)))
         for index, digest in enumerate(digests):
-            columns: Mapping[str, object] = swept_columns(self.study.cells[index]) if swept else {}
+            columns = {"cell": index} | (swept_columns(self.study.cells[index]) if swept else {})
             for batch in (batch for batch in batches if batch.cell == digest):
                 name = file_names(batch)[which]
                 content = store.read(name)
                 if content is None:
                     raise InputError(store.place(name), "", "no such file", "a complete sweep; run it again")
-                tables.append(with_columns(pq.read_table(pa.BufferReader(content)), {"cell": index, **columns}))
+                table = pq.read_table(pa.BufferReader(content))
+                added = {name: _column([value] * table.num_rows) for name, value in columns.items()}
+                rest = {name: table[name] for name in table.column_names if name not in columns}
+                tables.append(pa.table(added | rest))
         return pa.concat_tables(tables, promote_options="permissive")
 
 
@@ -103,7 +105,7 @@ def cells_table(study: StudyPlan, documents: Sequence[Mapping[str, object]]) -> 
     rows = []
     for cell, document in zip(study.cells, documents, strict=True):
         numbers = {name: value for name, value in document.items() if name not in cell.swept}
-        rows.append({**swept_columns(cell), **dict(_flat(numbers, ""))})
+        rows.append(swept_columns(cell) | dict(_flat(numbers, "")))
     names = dict.fromkeys(name for row in rows for name in row)
     return pa.table({name: _column([row.get(name) for row in rows]) for name in names})
 
@@ -136,15 +138,8 @@ def _column(values: Sequence[object]) -> pa.Array:
         return pa.array([None if value is None else str(value) for value in values])
 
 
-def with_columns(table: pa.Table, constants: Mapping[str, object]) -> pa.Table:
-    """The table with these columns first, each of one value; they replace columns of the same name."""
-    names = [name for name in table.column_names if name not in constants]
-    added = {name: _column([value] * table.num_rows) for name, value in constants.items()}
-    return pa.table({**added, **{name: table[name] for name in names}})
-
-
 def split_custom(table: pa.Table, names: Sequence[str]) -> pa.Table:
     """The table of trials with a column for each custom metric of the study instead of the list `custom`."""
     values = {name: pc.list_element(table["custom"], index) for index, name in enumerate(names)}
     rest = table.drop_columns(["custom"])
-    return pa.table({**{name: rest[name] for name in rest.column_names}, **values})
+    return pa.table(dict(zip(rest.column_names, rest.columns, strict=True)) | values)

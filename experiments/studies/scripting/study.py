@@ -1,23 +1,20 @@
-"""A study as a Python object: the fields of a study file as keyword arguments, and functions; it runs its trials on
-Ray, and the analysis by Spark, as `isray study` does.
-"""
+"""A study as a Python object, which runs its trials on Ray, and the analysis by Spark, as `isray study` does."""
 
 from __future__ import annotations
 
 import inspect
 import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from pydantic import Field, ModelWrapValidatorHandler, SkipValidation, ValidationError, model_validator
 
 from experiments.studies.design.loader import StudyFile, study_from
-from experiments.studies.design.study import METRIC_NAME, CustomFunctions, MetricDeclaration, StudyPlan
+from experiments.studies.design.study import METRIC_NAME, StudyPlan
 from experiments.studies.failures.words import remarks
 from experiments.studies.pipeline.analysis import analyze
-from experiments.studies.scripting.content import content_digest
 from experiments.studies.scripting.functions import (
     SOURCE,
     CustomMetric,
@@ -27,6 +24,7 @@ from experiments.studies.scripting.functions import (
 )
 from experiments.studies.scripting.results import Results, Trials
 from experiments.studies.sweeps import sweep as sweeping
+from experiments.studies.sweeps.identity import content_digest
 from experiments.studies.trials.batch import Trial
 from experiments.studies.trials.estimators import run_cell_trial
 from experiments.support.errors import InputError
@@ -71,12 +69,9 @@ class Study(StudyFile):
         if model is not None and not callable(model):
             raise InputError(SOURCE, "failure_model", repr(model), "a function of parameters and a random source")
         if metrics or model is not None:
-            declared = tuple(
-                MetricDeclaration(name=item.name, unit=item.unit, meaning=item.meaning) for item in metrics
-            )
+            declared = [{"name": item.name, "unit": item.unit, "meaning": item.meaning} for item in metrics]
             name = None if model is None else getattr(model, "__name__", type(model).__name__)
-            functions = CustomFunctions(metrics=declared, failure_model=name)
-            fields["functions"] = functions.model_dump()
+            fields["functions"] = {"metrics": declared, "failure_model": name}
         return study_from(fields, SOURCE)
 
     def trial(self) -> Trial:
@@ -84,9 +79,8 @@ class Study(StudyFile):
         metrics, model = self._metrics(), self.failure_model
         if not metrics and model is None:
             return run_cell_trial
-        functions: list[Callable[..., object]] = [item.function for item in metrics]
-        functions += [] if model is None else [model]
-        return ScriptedTrial(metrics, model, content_digest(*functions))
+        models = [] if model is None else [model]
+        return ScriptedTrial(metrics, model, content_digest(*(item.function for item in metrics), *models))
 
     def _metrics(self) -> tuple[CustomMetric, ...]:
         if not isinstance(self.metrics, Sequence):
@@ -125,7 +119,7 @@ Out = Path | str | None
 
 
 def sweep(study: Study, *, out: Out = None, address: str | None = None, progress: bool = False) -> Trials:
-    """Runs the missing trials of the study; returns what they recorded. Spark is not needed.
+    """Runs the missing trials of the study; returns what they recorded.
 
     `out`: the output directory, or a URL such as `s3://bucket/name`; trials that it holds are not run again. None: a
     temporary folder, which lasts as long as the result. `address`: a Ray cluster; None: the one that this process is

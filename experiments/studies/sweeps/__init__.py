@@ -1,3 +1,1 @@
 """The trials of a study, run on Ray and kept in its output directory."""
-
-from __future__ import annotations

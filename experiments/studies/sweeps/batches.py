@@ -5,8 +5,7 @@ A batch is a pair of Parquet files of the same name, `cell-DIGEST-trials-A-B` (t
 (`sha256sum -c` reads it from the directory), which is written last. A file without a mark is not read.
 
 Batches of one cell may overlap, where two sweeps ran at the same time: a trial is the same in both, and `disjoint`
-chooses the batches that hold each trial once. Listing the marks costs memory for their names only; contents are read
-one batch at a time.
+chooses the batches that hold each trial once.
 """
 
 from __future__ import annotations
@@ -78,20 +77,15 @@ def disjoint(batches: Iterable[Batch], cells: Collection[str]) -> Iterator[Batch
 
 def remove_leftovers(store: Store) -> None:
     """Removes what an interrupted command left in a folder: temporary files, and files of batches without a mark.
-
-    Objects of an object store are kept: a sweep on another machine may be about to write their marks.
-    """
+    Objects of an object store are kept: a sweep on another machine may be about to write their marks."""
     if not isinstance(store, Folder):
         return
+    marked = {f"{batch_name(batch)}.parquet" for batch in committed(store)}
     for folder in ("", f"{TRACE}/", f"{TRIALS}/"):
         for name in store.names(folder):
-            if name.startswith(TEMPORARY):
+            unmarked = folder and name.startswith("cell-") and name not in marked
+            if unmarked or name.startswith(TEMPORARY):
                 store.remove(f"{folder}{name}")
-    marked = {f"{batch_name(batch)}.parquet" for batch in committed(store)}
-    for folder in (TRACE, TRIALS):
-        for name in store.names(folder):
-            if name.startswith("cell-") and name not in marked:
-                store.remove(f"{folder}/{name}")
 
 
 def read_trials(store: Store, batch: Batch) -> pa.Table:
@@ -132,10 +126,9 @@ def _digests(store: Store, batch: Batch) -> dict[str, str]:
 
 def _content(store: Store, name: str, digest: str) -> bytes:
     content = store.read(name)
-    if content is None:
-        raise InputError(store.place(name), "", "no such file", _WHOLE)
-    if hashlib.sha256(content).hexdigest() != digest:
-        raise InputError(store.place(name), "", "a damaged Parquet file", _WHOLE)
+    if content is None or hashlib.sha256(content).hexdigest() != digest:
+        found = "no such file" if content is None else "a damaged Parquet file"
+        raise InputError(store.place(name), "", found, _WHOLE)
     return content
 
 

@@ -1,10 +1,9 @@
 """The Ray cluster that runs a sweep: its CPUs, the nodes that it loses, and whether it still answers the driver.
 
-Ray runs the tasks of a lost node elsewhere and says nothing to the user. Where the control store or the raylet of the
-driver's own node is lost, nothing can run any more: Ray ends the driver's process some seconds later, from C++, so that
-no exception and no `finally` clause sees it. So the driver looks by itself, with a connection to each of the two ports,
-and ends the sweep while it can still say what is kept. Ports that it cannot reach from the start, as those behind a
-Ray client's proxy, are not looked at.
+Ray runs the tasks of a lost node elsewhere and does not report it. Where the control store or the raylet of the
+driver's own node is lost, Ray ends the driver's process some seconds later, from C++, without an exception. So the
+driver connects to each of the two ports from time to time, and ends the sweep while it can still report what is kept.
+Ports that it cannot reach from the start, as those behind a Ray client's proxy, are left out.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from experiments.support.progress import Progress
@@ -22,18 +22,20 @@ LOOK_S = 1.0
 """How often the driver looks for the cluster while no task ends."""
 CONNECT_S = 2.0
 MISSED = 3
-"""So many looks in a row without an answer mean a loss; a refused connection means it at once."""
 
 
 class WorkersLost(RuntimeError):
     """Ray could not run a batch: its workers died again and again, or the cluster is gone."""
 
 
+@dataclass
 class Endpoint:
     """A port of the cluster that accepted a connection before."""
 
-    def __init__(self, what: str, host: str, port: int) -> None:
-        self._what, self._host, self._port, self._missed = what, host, port, 0
+    _what: str
+    _host: str
+    _port: int
+    _missed: int = 0
 
     def answers(self) -> bool | None:
         """Whether it accepts a connection now; None if it refuses connections."""
@@ -44,7 +46,7 @@ class Endpoint:
         return True
 
     def look(self) -> None:
-        """Raises WorkersLost if it refuses connections, or accepted none for some looks in a row."""
+        """Raises WorkersLost if it refuses connections, or accepted none for `MISSED` looks in a row."""
         answers = self.answers()
         self._missed = 0 if answers else MISSED if answers is None else self._missed + 1
         if self._missed >= MISSED:

@@ -1,17 +1,13 @@
 """The output directory of a study, in which no reader ever takes a partly written file for a complete one.
 
 - `study.yaml` records the newest study, the digests of its cells (`identity.py`), and the versions and git revisions
-  that ran trials of it. A directory belongs to the studies of one name. A changed file of that name extends it: trials
-  that the new study needs and the directory has are not run again; trials that it does not need are kept and not
-  analysed. Trials of other code are such trials, since the code is part of a cell's digest.
-- Workers write `trace/` and `trials/` themselves (`batches.py`).
-- Before the pipeline reads batches, every file is checked: digest, schema, trials and row counts.
+  that ran trials of it. A directory belongs to the studies of one name: a changed file of that name extends it.
+- Workers write `trace/` and `trials/` themselves; the pipeline checks every file before it reads them (`batches.py`).
 - `silver/` grows by a run of each analysis, which its manifest lists last (`pipeline/manifest.py`); `gold/` is written
   to a temporary folder, which then replaces the old one.
 
 A directory on a file system is locked against a second command on the same machine. An object store has no locks and
-needs none for sweeps: batches are named by content, so that two sweeps of the same study write the same trials, at
-worst twice, and readers take each trial once.
+needs none for sweeps: two sweeps of the same study write the same trials, at worst twice, and readers take each once.
 """
 
 from __future__ import annotations
@@ -75,10 +71,8 @@ def exclusive(store: Store) -> Iterator[None]:
 
 
 def claim(store: Store, study: StudyPlan, cells: tuple[str, ...]) -> bytes:
-    """Makes `store` the directory of `study`, whose cells have these digests; returns the content of its record.
-
-    Raises InputError if it holds a study of another name, or something else; StorageFailed if it cannot be written.
-    """
+    """Makes `store` the directory of `study`, whose cells have these digests; returns the content of its record. Raises
+    InputError if it holds a study of another name, or something else; StorageFailed if it cannot be written."""
     present = store.read(RECORD)
     if present is not None:
         record = _record(present, store.place(RECORD))
@@ -99,9 +93,8 @@ def record_versions(store: Store, versions: Versions) -> bytes:
     """Adds the versions in use to the record, unless they are there; returns its content."""
     content = store.read(RECORD) or b""
     record = _record(content, store.place(RECORD))
-    if versions in record.versions:
-        return content
-    return _write_record(store, record._replace(versions=[*record.versions, versions]))
+    known = versions in record.versions
+    return content if known else _write_record(store, record._replace(versions=[*record.versions, versions]))
 
 
 def read_record(out: Location) -> StudyRecord:

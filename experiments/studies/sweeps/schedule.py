@@ -5,7 +5,7 @@ the end of the sweep and is lost as a whole with its worker. The time of a trial
 magnitude and is unknown before the first. So the first batches of a cell are small, and the following ones take
 seconds (`task_s`) by the mean time of the cell's trials so far, but no more than an even share of what is left (guided
 self-scheduling: Polychronopoulos and Kuck, IEEE Transactions on Computers 36, 1987). Batch boundaries therefore differ
-between runs. Trials do not: they are numbered, and a trial is a function of its number.
+between runs; trials do not.
 
 A cell without `precision` has one target. With `precision`, a stopping rule looks at the values of the cell's first
 trials whenever all trials up to the present target are complete, and returns the next target or the same one.
@@ -70,11 +70,9 @@ def batch_size(cost: Cost, left: int, workers: int, first_batch: int = FIRST_BAT
 
 @dataclass(slots=True)
 class CellWork:
-    """The trials of one cell: complete, under way, or to be run. Parts are (first, stop), without `stop`.
-
-    `rule` gives the target. `sequential`: whether it depends on the values, which are kept only then. `first_batch`:
-    the trials of a batch while the cost of one is unknown.
-    """
+    """The trials of one cell: complete, under way, or to be run. Parts are (first, stop), without `stop`. `rule` gives
+    the target. `sequential`: whether it depends on the values, which are kept only then. `first_batch`: the trials of a
+    batch while the cost of one is unknown."""
 
     rule: StoppingRule
     sequential: bool
@@ -88,15 +86,15 @@ class CellWork:
 
     def begin(self, done: Sequence[tuple[int, int]], values: Sequence[tuple[int, Values]] = ()) -> None:
         """Sets the complete parts, in order and disjoint; if sequential, the values of each by its first trial."""
-        self._done, self._values = list(_merged(done)), list(values)
+        self._done, self._values = _merged(done), list(values)
         self._open_round()
 
     def take(self, workers: int) -> tuple[int, int] | None:
         """Assigns the next part; None if all trials of the round are assigned."""
         if not self._gaps:
             return None
+        left = sum(stop - first for first, stop in self._gaps)
         first, stop = self._gaps.popleft()
-        left = self.unassigned + stop - first
         middle = min(stop, first + batch_size(self.cost, left, workers, self.first_batch))
         if middle < stop:
             self._gaps.appendleft((middle, stop))
@@ -106,15 +104,11 @@ class CellWork:
     def complete(self, first: int, stop: int, values: Values | None) -> None:
         """Records that an assigned part is complete; at the end of a round, the rule decides on the next."""
         self._under_way -= 1
-        self._done = list(_merged([*self._done, (first, stop)]))
+        self._done = _merged([*self._done, (first, stop)])
         if values is not None:
             self._values.append((first, values))
         if not self._gaps and not self._under_way and self.sequential:
             self._open_round()
-
-    @property
-    def unassigned(self) -> int:
-        return sum(stop - first for first, stop in self._gaps)
 
     @property
     def finished(self) -> bool:
@@ -127,18 +121,15 @@ class CellWork:
         return sum(min(stop, self.target) - min(first, self.target) for first, stop in self._done)
 
     def _open_round(self) -> None:
-        self.target = self.rule(self._leading())
-        self._gaps = deque(gaps(self._done, self.target))
-
-    def _leading(self) -> Values:
-        """The values of trials 0, 1, ... up to the first that is missing."""
-        found: list[Values] = []
+        """Sets the target by the values of trials 0, 1, ... up to the first that is missing."""
+        leading: list[Values] = []
         known = 0
         for first, values in sorted(self._values, key=lambda item: item[0]):
             if first == known:
-                found.append(values)
+                leading.append(values)
                 known += len(values)
-        return np.concatenate(found) if found else np.empty(0)
+        self.target = self.rule(np.concatenate(leading) if leading else np.empty(0))
+        self._gaps = deque(gaps(self._done, self.target))
 
 
 def gaps(done: Sequence[tuple[int, int]], target: int) -> Iterator[tuple[int, int]]:
@@ -150,18 +141,15 @@ def gaps(done: Sequence[tuple[int, int]], target: int) -> Iterator[tuple[int, in
         covered = max(covered, stop)
 
 
-def _merged(parts: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _merged(parts: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """The parts in order, neighbours joined."""
-    current: tuple[int, int] | None = None
+    found: list[tuple[int, int]] = []
     for first, stop in sorted(parts):
-        if current is not None and first <= current[1]:
-            current = current[0], max(current[1], stop)
-            continue
-        if current is not None:
-            yield current
-        current = first, stop
-    if current is not None:
-        yield current
+        if found and first <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], stop)
+        else:
+            found.append((first, stop))
+    return found
 
 
 class Schedule:
@@ -175,8 +163,7 @@ class Schedule:
         """Assigns the next part of the cells `among`, by default of all, as (index of the cell, first, stop); None
         while there is nothing to assign."""
         for index in itertools.islice(self._turn, len(self.cells)):
-            part = self.cells[index].take(workers) if among is None or index in among else None
-            if part is not None:
+            if (among is None or index in among) and (part := self.cells[index].take(workers)):
                 return index, *part
         return None
 

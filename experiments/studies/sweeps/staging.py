@@ -1,8 +1,8 @@
 """An output directory in an object store, as a folder: what Spark and the report need is copied, results are put back.
 
 `silver/`, `gold/` and the pages replace those in the store when the block ends without an error, `gold/cells.json`
-and the report last. Files are copied one after the other, in pieces; the folder needs room for the study's batches
-and twice the size of `silver/` and `gold/`. It is a folder of temporary files: `TMPDIR` says where.
+and the report last. The folder, below `TMPDIR`, needs room for the study's batches and twice the size of `silver/` and
+`gold/`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,9 @@ CELLS, DISTRIBUTIONS, REPORT, LOSS_PAGE = "gold/cells.json", "gold/distributions
 
 @contextmanager
 def local_copy(out: Location, progress: Progress = SILENT, *, traces: bool = True) -> Iterator[Path]:
-    """The output directory `out` as a folder: itself, or a copy of an object store's for the block.
-
-    `traces`: whether the batches are needed, to be analysed, rather than the numbers of an analysed study. Raises
-    InputError if `out` holds no study, StorageFailed.
-    """
+    """The output directory `out` as a folder: itself, or a copy of an object store's for the block. `traces`: whether
+    the batches are needed, to be analysed, rather than the numbers of an analysed study. Raises InputError if `out`
+    holds no study, StorageFailed."""
     store = store_at(out)
     if not isinstance(store, ObjectStore):
         yield Path(store.place())

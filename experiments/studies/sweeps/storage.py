@@ -1,12 +1,8 @@
 """Where the files of a study are: a folder of a file system, or a prefix of an object store (any fsspec URL).
 
 A path, or a `file://` URL, is a folder: files are renamed into place. Any other URL (`s3://bucket/prefix`, `gs://...`)
-goes to the fsspec file system of its protocol. Object stores make an object visible when its upload is complete, so
-that a file is whole there, too. Credentials, endpoints and other options are those of the file system's own
-environment variables (`AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, ...) and of fsspec's configuration (`FSSPEC_S3_...`, or
-files in `~/.config/fsspec`); every node that runs trials needs them.
-
-A `Store` is small and travels to workers. Names in it are relative, with `/`.
+goes to the fsspec file system of its protocol, with the options of that file system (docs/scaling.md); object stores
+make an object visible when its upload is complete.
 """
 
 from __future__ import annotations
@@ -31,7 +27,8 @@ class StorageFailed(RuntimeError):
 
 
 class Store(ABC):
-    """The files of one study. Every method raises StorageFailed if the storage refuses or does not answer."""
+    """The files of one study, by relative names with `/`; small, since it is sent to workers. Every method raises
+    StorageFailed if the storage refuses or does not answer."""
 
     def read(self, name: str) -> bytes | None:
         """The content of a file, None if there is none."""

@@ -4,23 +4,24 @@ The driver keeps, per cell, which parts are complete (`schedule.py`), submits a 
 few numbers per batch: its memory does not grow with the number of trials, except for three numbers per trial in a cell
 with `precision`.
 
-Rounds. A cell of a study with `trials: N` needs N trials. A cell of a study with `precision:` grows in rounds until its
-trials meet the precision (`estimation/stopping.py`). The decision depends on the first trials by number only, so that
-neither the number of workers nor the sizes of batches nor an interruption changes it. Batches in the store are not run
-again; any gap is filled.
+A cell of a study with `trials: N` needs N trials. A cell of a study with `precision:` grows in rounds until its trials
+meet the precision (`estimation/stopping.py`). The decision depends on the first trials by number only, so that neither
+the number of workers nor the sizes of batches nor an interruption changes it.
 
-Failures. A task whose worker or node died is retried elsewhere (`nodes.py`). A trial that raises, storage that refuses
-a write, a task that lost its worker too often, or the loss of the whole cluster ends the sweep; what is committed is
-kept, and the same command resumes.
+A task whose worker or node died is retried elsewhere. A trial that raises, storage that refuses a write, a task that
+lost its worker too often, or the loss of the whole cluster ends the sweep; what is committed is kept, and the same
+command resumes.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 from experiments.engines.ray.session import ray_session
@@ -55,9 +56,8 @@ def trials_needed(study: StudyPlan, cell: Cell, values: Values) -> int:
     """How many trials the cell needs, by the values of its first trials in order of their numbers."""
     if study.precision is None:
         return study.max_trials
-    column = _column(study) or ""
     value, exposure, events = values.reshape(-1, 3).T
-    size = assumed_sizes(cell.parameters)[column]
+    size = assumed_sizes(cell.parameters)[BY_NAME[study.precision.metric].column]
     is_weighted = choose(cell.parameters, study.functions is not None).estimator != "plain"
     return wanted_trials(study.precision, LeadingTrials(value, exposure, events, size, is_weighted))
 
@@ -81,7 +81,10 @@ def sweep(
         try:
             claim(store, study, cells)
             remove_leftovers(store)
-            _note_unused(committed(store), cells, progress)
+            unused = sum(batch.stop - batch.first for batch in committed(store) if batch.cell not in cells)
+            if unused:
+                cause = "are of cells, a seed or code that this study does not have"
+                progress.note(f"{unused} trials in the output directory {cause}; they are kept and not used")
             _, schedule = needed_batches(StudyRecord(study, [], cells), store)
             if schedule.finished:
                 return 0
@@ -107,42 +110,17 @@ def job_of(study: StudyPlan, store: Store, trial: Trial, record: bytes) -> Job:
     return Job(store, trial, study.seed, study.pairing, digest, _column(study))
 
 
-def schedule_of(study: StudyPlan, cells: Sequence[str], store: Store, batches: Sequence[Batch]) -> Schedule:
-    """What remains to be run of a study, of which these batches are complete. Reads them only if the study has a
-    stopping rule. Raises InputError for a damaged file, StorageFailed."""
-    column, parts = _column(study), dict[str, list[Batch]]()
-    for batch in batches:
-        parts.setdefault(batch.cell, []).append(batch)
-    works = []
-    for cell, digest in zip(study.cells, cells, strict=True):
-        done = parts.get(digest, [])
-        first_batch = TASKS[cell.parameters.engine].first_batch
-        work = CellWork(partial(trials_needed, study, cell), column is not None, first_batch)
-        work.begin([(batch.first, batch.stop) for batch in done], _stored_values(store, done, column))
-        works.append(work)
-    return Schedule(works)
-
-
 def _stored_values(store: Store, batches: Sequence[Batch], column: str | None) -> list[tuple[int, Values]]:
     """The stopping rule's values of committed batches, each with its first trial."""
     if column is None:
         return []
     with ThreadPoolExecutor(READERS) as pool:
         found = pool.map(lambda batch: values_of(read_trials(store, batch), column), batches)
-        return [(batch.first, values) for batch, values in zip(batches, found, strict=True) if values is not None]
+        return [(batch.first, values) for batch, values in zip(batches, found, strict=True)]
 
 
 def _column(study: StudyPlan) -> str | None:
     return None if study.precision is None else BY_NAME[study.precision.metric].column
-
-
-def _note_unused(found: Sequence[Batch], cells: Sequence[str], progress: Progress) -> None:
-    unused = sum(batch.stop - batch.first for batch in found if batch.cell not in cells)
-    if unused:
-        progress.note(
-            f"{unused} trials in the output directory are of cells, a seed or code that this study does not have; "
-            "they are kept and not used"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,49 +149,25 @@ def run_batches(
     shared, nodes = ray.put(job), Nodes(progress)
     for engine, tasks in TASKS.items():
         among = {cell.index for cell in study.cells if cell.parameters.engine == engine}
-        if among:
-            yield from _run_cells(study, cells, schedule, shared, among, tasks, nodes)
+        remote = ray.remote(num_cpus=tasks.cpus, max_retries=MAX_RETRIES)(run_and_commit)
+        in_flight: dict[Reference, tuple[int, Batch]] = {}
+        while True:
+            limit = max(1.0, nodes.cpus() * tasks.in_flight_per_cpu)
+            while len(in_flight) < limit and (part := schedule.take(nodes.cpus(), among)):
+                index, batch = part[0], Batch(cells[part[0]], *part[1:])
+                in_flight[remote.remote(shared, study.cells[index].parameters, batch)] = index, batch
+            if not in_flight:
+                break
+            while not ray.wait([*in_flight], num_returns=1, timeout=LOOK_S)[0]:
+                nodes.look()
+            for reference in ray.wait([*in_flight], num_returns=len(in_flight), timeout=0)[0]:
+                index, batch = in_flight.pop(reference)
+                summary = _summary(reference, batch)
+                work = schedule.cells[index]
+                work.cost.add(batch.stop - batch.first, summary.run_s + summary.commit_s, summary.rows)
+                work.complete(batch.first, batch.stop, summary.values)
+                yield index, batch, summary
     nodes.count()
-
-
-def _run_cells(
-    study: StudyPlan,
-    cells: Sequence[str],
-    schedule: Schedule,
-    job: ray.ObjectRef[Job],
-    among: Collection[int],
-    tasks: Tasks,
-    nodes: Nodes,
-) -> Iterator[tuple[int, Batch, Summary]]:
-    """Runs what is scheduled of the cells `among`, a bounded number of tasks at a time."""
-    import ray
-
-    remote = ray.remote(num_cpus=tasks.cpus, max_retries=MAX_RETRIES)(run_and_commit)
-    in_flight: dict[Reference, tuple[int, Batch]] = {}
-    while True:
-        limit = max(1.0, nodes.cpus() * tasks.in_flight_per_cpu)
-        while len(in_flight) < limit and (part := schedule.take(nodes.cpus(), among)):
-            index, batch = part[0], Batch(cells[part[0]], *part[1:])
-            in_flight[remote.remote(job, study.cells[index].parameters, batch)] = index, batch
-        if not in_flight:
-            return
-        for reference in _ended(list(in_flight), nodes):
-            index, batch = in_flight.pop(reference)
-            summary = _summary(reference, batch)
-            work = schedule.cells[index]
-            work.cost.add(batch.stop - batch.first, summary.run_s + summary.commit_s, summary.rows)
-            work.complete(batch.first, batch.stop, summary.values)
-            yield index, batch, summary
-
-
-def _ended(references: list[Reference], nodes: Nodes) -> list[Reference]:
-    """The tasks that have ended, at least one. Raises WorkersLost."""
-    import ray
-
-    while not ray.wait(references, num_returns=1, timeout=LOOK_S)[0]:
-        nodes.look()
-    ready, _ = ray.wait(references, num_returns=len(references), timeout=0)
-    return list(ready)
 
 
 def _summary(reference: Reference, batch: Batch) -> Summary:
@@ -235,9 +189,19 @@ def _summary(reference: Reference, batch: Batch) -> Summary:
 
 def needed_batches(record: StudyRecord, store: Store) -> tuple[list[Batch], Schedule]:
     """The committed batches of a study's cells, each trial once, and what remains to be run; the target of a cell is
-    the number of trials that its numbers rest on, also where more are stored. Raises InputError, StorageFailed."""
+    the number of trials that its numbers rest on, also where more are stored. Reads the batches only if the study has a
+    stopping rule. Raises InputError for a damaged file, StorageFailed."""
+    study, column = record.study, _column(record.study)
     batches = list(disjoint(committed(store), set(record.cells)))
-    return batches, schedule_of(record.study, record.cells, store, batches)
+    parts = {digest: list(group) for digest, group in groupby(batches, attrgetter("cell"))}
+    works = []
+    for cell, digest in zip(study.cells, record.cells, strict=True):
+        done = parts.get(digest, [])
+        first_batch = TASKS[cell.parameters.engine].first_batch
+        work = CellWork(partial(trials_needed, study, cell), column is not None, first_batch)
+        work.begin([(batch.first, batch.stop) for batch in done], _stored_values(store, done, column))
+        works.append(work)
+    return batches, Schedule(works)
 
 
 def complete_batches(record: StudyRecord, out: Location) -> tuple[list[Batch], list[int]]:
@@ -247,6 +211,6 @@ def complete_batches(record: StudyRecord, out: Location) -> tuple[list[Batch], l
     batches, schedule = needed_batches(record, store)
     missing = schedule.target - schedule.trials
     if missing:
-        found = f"{missing} missing"
-        raise InputError(store.place(), "trials", found, "a complete sweep; run `isray study sweep` again")
+        allowed = "a complete sweep; run `isray study sweep` again"
+        raise InputError(store.place(), "trials", f"{missing} missing", allowed)
     return batches, [work.target for work in schedule.cells]

@@ -1,7 +1,7 @@
 """What a Ray worker does: it runs one batch, writes its Parquet, commits it, and returns a few numbers.
 
-Tables never pass through the driver. Running a batch twice writes the same content under the same names, so a task
-whose worker died can be retried wherever it stopped; so can one whose first worker goes on, unknown to Ray.
+Running a batch twice writes the same content under the same names, so a task whose worker died can be retried wherever
+it stopped; so can one whose first worker goes on, unknown to Ray.
 
 A folder must be the same one on every node. The driver sends the digest of `study.yaml`; a worker that does not find
 that file in the folder, once per process, refuses to write.
@@ -63,22 +63,15 @@ def run_and_commit(job: Job, parameters: CellParameters, batch: Batch) -> Summar
         return error
     ran_s = time.perf_counter()
     size = commit(job.store, batch, trace, trials)
-    committed_s = time.perf_counter()
-    return Summary(
-        events=sum(trials["events"].to_pylist()),
-        rows=trace.num_rows,
-        size=size,
-        run_s=ran_s - began_s,
-        commit_s=committed_s - ran_s,
-        values=values_of(trials, job.column),
-    )
+    commit_s = time.perf_counter() - ran_s
+    values = None if job.column is None else values_of(trials, job.column)
+    events = sum(trials["events"].to_pylist())
+    return Summary(events, trace.num_rows, size, ran_s - began_s, commit_s, values)
 
 
-def values_of(trials: pa.Table, column: str | None) -> Values | None:
+def values_of(trials: pa.Table, column: str) -> Values:
     """What a table of trials holds for the stopping rule: a row per trial in the order of their numbers, with the value
-    in `column`, the exposure and the number of events. None without a column."""
-    if column is None:
-        return None
+    in `column`, the exposure and the number of events."""
     names = (column, "exposure", f"{column}_events")
     return np.column_stack([trials[name].to_numpy().astype(np.float64) for name in names])
 

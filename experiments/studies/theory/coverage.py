@@ -18,7 +18,7 @@ from experiments.studies.design.model import CellParameters
 from experiments.studies.estimation.intervals import rate_limits
 from experiments.studies.estimation.moments import Sums
 from experiments.studies.theory.first_order import loss_rate
-from experiments.studies.trace.measures import measure
+from experiments.studies.trace.metrics import measure
 from experiments.studies.trials.batch import trial_seed
 from experiments.studies.trials.importance import run_importance_trial
 from experiments.support.declared import declared

@@ -33,8 +33,7 @@ from experiments.studies.estimation.intervals import assumed_sizes, fraction_lim
 from experiments.studies.estimation.moments import Sums
 from experiments.studies.theory.answers import Answer, model_of, solved
 from experiments.studies.theory.model import Model
-from experiments.studies.trace.measures import Measures, measure
-from experiments.studies.trace.metrics import BY_NAME, RATES
+from experiments.studies.trace.metrics import BY_NAME, RATES, Measures, measure
 from experiments.studies.trace.schema import YEAR_MS
 from experiments.studies.trials.batch import trial_seed
 from experiments.studies.trials.importance import run_importance_trial

@@ -1,3 +1,1 @@
 """What a trial records: the rows of its trace, and the metrics that are measured by them."""
-
-from __future__ import annotations

@@ -1,21 +1,16 @@
 """What a trial observes, each kind as a type: its fields with their units, the columns that it fills, and its rules.
 
 A trace lists, in time order, what a study measures. A :class:`State` follows every change of the state of a partition,
-so that quantities over time (offline, rejecting, stalled) are sums of intervals between states. Each counted event
-(loss, unclean recovery, regression of the high watermark) is a row of its own, and so is each measured time: the
-failover that clients saw, and on real processes (engine `ray`) also acknowledgements, restarts and the throughput.
+so that quantities over time (offline, rejecting, stalled) are sums of intervals between states. Each counted event and
+each measured time is a row of its own.
 
-A simulated trial also lists what its losses can be computed from again: each write with its offset (:class:`Produced`),
-each leader with the offset from which on its log lacks what the leader before it had (:class:`Elected`), and when all
-replicas have all records, so that only the last one is followed on (:class:`Checkpoint`). The simulator finds losses by
+A simulated trial also lists what its losses can be computed from again (`FOLLOWED`). The simulator finds losses by
 comparing the records' payloads; the pipeline finds them from these rows, with numpy and by a join in Spark, and
 compares (`pipeline/spark.py`).
 
-A class is the declaration of its kind. `KIND` is its name in files. A field fills the column of its name, or the one
-that its :class:`In` names, which may also say the least value. `BEGINS_PARTITION`: the first row of each partition is
-of this kind, at time 0. `ENDS_TRIAL`: the last row of a trial, and only it, is of this kind, at the trial's duration
-(in importance sampling after it, where a cycle is completed). Times of rows do not decrease. `rules.py` holds rows to
-these declarations: those that workers write and those of files, of whatever program.
+A class is the declaration of its kind. A field fills the column of its name, or the one that its :class:`In` names,
+which may also say the least value. Times of rows do not decrease. `rules.py` checks rows against these declarations:
+those that workers write and those of files, of whatever program.
 """
 
 from __future__ import annotations
@@ -23,9 +18,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Annotated, ClassVar, Final, NamedTuple, TypeVar, dataclass_transform, get_type_hints
+from typing import Annotated, ClassVar, Final, NamedTuple, get_type_hints
 
-from experiments.studies.trace.schema import NONE, TraceRow
+from experiments.studies.trace.schema import TraceRow
+from protocol.values import immutable
 
 
 class In(NamedTuple):
@@ -42,31 +38,18 @@ Detail = Annotated[str, In("detail")]
 LostRecords = Annotated[int, In("value", 1, "a loss of no records")]
 
 
-Kind = TypeVar("Kind")
-
-
-@dataclass_transform(frozen_default=True)
-def kind_of_row(kind: type[Kind]) -> type[Kind]:
-    """A dataclass to whose fields no code may assign, which type checkers enforce; `frozen` would take three times as
-    long to construct, and a trial constructs one per row."""
-    return dataclass(slots=True)(kind)
-
-
 class Observation:
-    """Base of the kinds."""
+    """Base of the kinds. `KIND`: the name in files. `BEGINS_PARTITION`: the first row of each partition is of this
+    kind, at time 0. `ENDS_TRIAL`: the last row of a trial, and only it, is of this kind, at the trial's duration (in
+    importance sampling after it, where a cycle is completed)."""
 
     __slots__ = ()
     KIND: ClassVar[str]
     BEGINS_PARTITION: ClassVar[bool] = False
     ENDS_TRIAL: ClassVar[bool] = False
-    BLANK_INT: ClassVar[int] = 0
-    BLANK_BOOL: ClassVar[bool] = False
-    BLANK_STR: ClassVar[str] = ""
-    NO_ID: ClassVar[int] = NONE
-    """What a column has that a kind does not use."""
 
 
-@kind_of_row
+@immutable
 class State(Observation):
     """The state of a partition from now on. `leader`: -1 = offline; `leader_serves`: False = a leader is recorded but
     does not answer; `isr_size`: 0 without a leader; `min_isr`: the effective one; `epoch`: the leader epoch; `isr`,
@@ -90,65 +73,61 @@ class State(Observation):
     expired: bool = False
 
 
-@kind_of_row
-class Loss(Observation):
-    """The log of the new `leader` lacks so many `records` that were acknowledged with acks=all."""
+@immutable
+class AtLeader(Observation):
+    """Base of what is observed of a partition at its leader."""
+
+    partition: int
+    leader: OfNode
+
+
+@immutable
+class Loss(AtLeader):
+    """The log of the new `leader` lacks `records` records that were acknowledged with acks=all."""
 
     KIND = "loss"
-    partition: int
-    leader: OfNode
     records: LostRecords
 
 
-@kind_of_row
-class Acks1Loss(Observation):
-    """The log of the new `leader` lacks so many `records` that were acknowledged with acks=1."""
+@immutable
+class Acks1Loss(AtLeader):
+    """The log of the new `leader` lacks `records` records that were acknowledged with acks=1."""
 
     KIND = "acks_1_loss"
-    partition: int
-    leader: OfNode
     records: LostRecords
 
 
-@kind_of_row
-class AcknowledgedLoss(Observation):
+@immutable
+class AcknowledgedLoss(AtLeader):
     """Records are lost, whatever acks is. `records`: 0 for those that followers had not fetched (acks=1)."""
 
     KIND = "acknowledged_loss"
-    partition: int
-    leader: OfNode
     records: Value = 0
 
 
-@kind_of_row
-class UncleanRecovery(Observation):
+@immutable
+class UncleanRecovery(AtLeader):
     """A `leader` is elected that may lack acknowledged records."""
 
     KIND = "unclean_recovery"
-    partition: int
-    leader: OfNode
 
 
-@kind_of_row
-class Recovery(Observation):
+@immutable
+class Recovery(AtLeader):
     """An unclean recovery was decided, `leader` elected. `answers`: of the replicas, and why it was elected."""
 
     KIND = "recovery"
-    partition: int
-    leader: OfNode
     answers: Detail
 
 
-@kind_of_row
-class HwRegression(Observation):
+@immutable
+class HwRegression(AtLeader):
     """The high watermark that consumers see has decreased, at this `leader`."""
 
     KIND = "hw_regression"
-    partition: int
-    leader: OfNode
 
 
-@kind_of_row
+@immutable
 class Crash(Observation):
     """The process of a broker ends. `failure`: `clean`, `unclean`, `lossy` or `disk`."""
 
@@ -157,7 +136,7 @@ class Crash(Observation):
     failure: Detail
 
 
-@kind_of_row
+@immutable
 class Start(Observation):
     """A broker is started."""
 
@@ -165,7 +144,7 @@ class Start(Observation):
     broker: OfNode
 
 
-@kind_of_row
+@immutable
 class End(Observation):
     """The trial ends."""
 
@@ -173,7 +152,7 @@ class End(Observation):
     ENDS_TRIAL = True
 
 
-@kind_of_row
+@immutable
 class Produced(Observation):
     """A write has ended. `outcome`: `acked`, `unknown` (its leader has gone) or the error; `took_ms`: since it was
     sent; `offset`: that of the record, -1 if unknown."""
@@ -185,20 +164,18 @@ class Produced(Observation):
     offset: int = -1
 
 
-@kind_of_row
-class Elected(Observation):
+@immutable
+class Elected(AtLeader):
     """The replica `leader` has become leader with the log end offset `log_end`, in the leader epoch `epoch`; from the
     offset `missing_from` on its log does not have the records of the leader before it."""
 
     KIND = "elected"
-    partition: int
-    leader: OfNode
     log_end: Value
     epoch: int
     missing_from: Annotated[int, In("offset")]
 
 
-@kind_of_row
+@immutable
 class Checkpoint(Observation):
     """Of the records acknowledged so far only the last one, at `offset`, is followed on."""
 
@@ -207,22 +184,20 @@ class Checkpoint(Observation):
     offset: int
 
 
-@kind_of_row
-class Read(Observation):
+@immutable
+class Read(AtLeader):
     """With `outcome` `fetched` the consumer has read `records` records from `offset` on from `leader`, the last one of
     leader epoch `epoch`. With `diverged` (KIP-320) or `out_of_range` that leader's log lacks the last `records` that
     the consumer has read, which goes on at `offset`."""
 
     KIND = "read"
-    partition: int
-    leader: OfNode
     records: Value
     outcome: Detail
     epoch: int
     offset: int
 
 
-@kind_of_row
+@immutable
 class Failover(Observation):
     """Real ms from the crash of the leader `crashed` to the first acknowledgement of a write that was sent after it."""
 
@@ -232,7 +207,7 @@ class Failover(Observation):
     took_ms: Value
 
 
-@kind_of_row
+@immutable
 class Acknowledged(Observation):
     """Real ms from the sending of a write to its acknowledgement."""
 
@@ -241,7 +216,7 @@ class Acknowledged(Observation):
     took_ms: Value
 
 
-@kind_of_row
+@immutable
 class Restarted(Observation):
     """Real ms from the start of a broker's process until the controller has unfenced it."""
 
@@ -250,7 +225,7 @@ class Restarted(Observation):
     took_ms: Value
 
 
-@kind_of_row
+@immutable
 class Throughput(Observation):
     """Acknowledged records per second, in real time."""
 
@@ -261,7 +236,7 @@ class Throughput(Observation):
 MEASURED: Final = (Failover, Acknowledged, Restarted, Throughput)
 """Kinds whose rows carry a measurement."""
 FOLLOWED: Final = (Produced, Elected, Checkpoint)
-"""Kinds whose rows follow the single records."""
+"""Kinds whose rows follow the single records, by which losses are computed from the trace."""
 ACKED: Final = "acked"
 UNKNOWN: Final = "unknown"
 FETCHED: Final = "fetched"
@@ -269,32 +244,26 @@ DIVERGED: Final = "diverged"
 OUT_OF_RANGE: Final = "out_of_range"
 
 
+for _name, _value in TraceRow._field_defaults.items():
+    setattr(Observation, f"UNUSED_{_name}", _value)
+
+
 class Layout(NamedTuple):
-    """How a kind stands in a file: the column of each field, and getters of the columns before and after the weight."""
+    """How a kind stands in a file: the column of each field, and the getter of a row's values."""
 
     columns: dict[str, In]
-    first: Callable[[Observation], tuple[object, ...]]
-    last: Callable[[Observation], tuple[object, ...]]
-
-
-_LOG_WEIGHT: Final = TraceRow._fields.index("log_weight")
+    values: Callable[[Stamped], tuple[object, ...]]
 
 
 def _layout(kind: type[Observation]) -> Layout:
-    hints = get_type_hints(kind, include_extras=True)
     columns: dict[str, In] = {}
-    for name in [name for name in hints if name.islower()]:
-        declared = getattr(hints[name], "__metadata__", ())
-        columns[name] = next((item for item in declared if isinstance(item, In)), In(name))
-    filled = {each.column: name for name, each in columns.items()} | {"time_ms": "KIND", "kind": "KIND"}
-    names = [filled.get(column) or _blank(column) for column in TraceRow._fields]
-    return Layout(columns, attrgetter(*names[1:_LOG_WEIGHT]), attrgetter(*names[_LOG_WEIGHT + 1 :]))
-
-
-def _blank(column: str) -> str:
-    """The attribute of every kind that has the value of a column without a field."""
-    value = TraceRow._field_defaults[column]
-    return "NO_ID" if value == NONE else f"BLANK_{type(value).__name__.upper()}"
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        if name.islower():
+            declared = getattr(hint, "__metadata__", ())
+            columns[name] = next((item for item in declared if isinstance(item, In)), In(name))
+    filled = {each.column: f"what.{name}" for name, each in columns.items()}
+    filled |= {"time_ms": "time_ms", "kind": "what.KIND", "log_weight": "log_weight"}
+    return Layout(columns, attrgetter(*(filled.get(name, f"what.UNUSED_{name}") for name in TraceRow._fields)))
 
 
 KINDS: Final[dict[str, type[Observation]]] = {
@@ -306,7 +275,6 @@ KINDS: Final[dict[str, type[Observation]]] = {
 }
 """The kinds by their names in files."""
 LAYOUTS: Final = {kind: _layout(kind) for kind in KINDS.values()}
-"""How each kind stands in a file."""
 
 
 class Stamped(NamedTuple):
@@ -320,15 +288,9 @@ class Stamped(NamedTuple):
     what: Observation
     log_weight: float = 0.0
 
-    @property
-    def kind(self) -> str:
-        """The name of the kind."""
-        return self.what.KIND
-
     def row(self) -> TraceRow:
         """The row of a file."""
-        layout = LAYOUTS[type(self.what)]
-        return TraceRow._make((self.time_ms, *layout.first(self.what), self.log_weight, *layout.last(self.what)))
+        return TraceRow._make(LAYOUTS[type(self.what)].values(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,4 +307,4 @@ class TrialResult:
 
 
 class TraceError(AssertionError):
-    """A trial produced a trace that breaks the rules of this module: a defect of the trial, not of the user's input."""
+    """A trial produced a trace that breaks the rules: a defect of the trial, not of the user's input."""

@@ -1,13 +1,12 @@
 """The rules of a trace, for the rows of many trials at once, as arrays: what a file from disk has to keep.
 
-They are declared by the kinds (`kinds.py`). A worker holds its trials to them before it writes, and the analysis every
-file that it reads: a file may come from another program, and a trace that breaks a rule would give wrong numbers in
-silence.
+They are declared by the kinds (`kinds.py`). A worker checks its trials before it writes, and the analysis every file
+that it reads: a file may come from another program, and a trace that breaks a rule would give wrong numbers in silence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -39,17 +38,15 @@ def broken_rule(rows: pa.Table, trials: pa.Table) -> Broken | None:
     if (lengths < 1).any():
         return Broken("trace_rows", "a trial without rows", "rows that begin with states and finish with `end`")
     index = np.repeat(np.arange(len(lengths)), lengths)
-    ends = lengths.cumsum() - 1
-    starts = ends + 1 - lengths
-    whole = np.array_equal(rows["trial"].to_numpy(), numbers[index])
-    if not whole or not np.array_equal(rows["seq"].to_numpy(), np.arange(len(index)) - starts[index]):
+    seq = np.arange(len(index)) - (lengths.cumsum() - lengths)[index]
+    if not (np.array_equal(rows["trial"], numbers[index]) and np.array_equal(rows["seq"], seq)):
         allowed = "the rows of each trial once, numbered from 0"
         return Broken("trial, seq", "rows of a trial twice or out of order", allowed)
     kinds = rows["kind"].combine_chunks().dictionary_encode()
     unknown = sorted(set(kinds.dictionary.to_pylist()) - KINDS.keys())
     if unknown:
         return Broken("kind", unknown[0], f"one of {', '.join(sorted(KINDS))}")
-    return _broken_in_time(rows, trials, index, ends) or _broken_by_kind(rows, trials, index, kinds)
+    return next(_broken(rows, trials, index, kinds), None)
 
 
 def _are(kinds: pa.DictionaryArray, holds: Callable[[type[Observation]], bool]) -> NDArray[np.bool_]:
@@ -59,53 +56,41 @@ def _are(kinds: pa.DictionaryArray, holds: Callable[[type[Observation]], bool]) 
     return found
 
 
-def _broken_in_time(rows: pa.Table, trials: pa.Table, index: Values, ends: Values) -> Broken | None:
-    times, numbers = rows["time_ms"].to_numpy(), trials["trial"].to_numpy()
-    back = np.diff(times, prepend=times[0]) < 0
-    back[ends[:-1] + 1] = False
-    if back.any():
-        return Broken("time_ms", f"time that goes back in trial {numbers[index[back.argmax()]]}", "rows in time order")
-    late = times[ends] != trials["duration_ms"].to_numpy()
-    if late.any():
-        first = int(late.argmax())
-        found = f"{times[ends[first]]} in the last row of trial {numbers[first]}"
-        return Broken("time_ms", found, f"{trials['duration_ms'][first]}, as its row in trials/ says")
-    return None
-
-
-def _broken_by_kind(rows: pa.Table, trials: pa.Table, index: Values, kinds: pa.DictionaryArray) -> Broken | None:
+def _broken(rows: pa.Table, trials: pa.Table, index: Values, kinds: pa.DictionaryArray) -> Iterator[Broken]:
+    """What breaks a rule of times, kinds and partitions; `index`: of each row's trial among `trials`."""
+    times, partition = rows["time_ms"].to_numpy(), rows["partition"].to_numpy()
     numbers, partitions = trials["trial"].to_numpy(), trials["partitions"].to_numpy()
-    is_end = _are(kinds, lambda kind: kind.ENDS_TRIAL)
     last = np.append(index[1:] != index[:-1], True)
-    if (is_end != last).any():
-        found = f"another row than the last one, or none, in trial {numbers[index[(is_end != last).argmax()]]}"
-        return Broken("kind", found, "`end` in the last row of each trial only")
+    back = np.append(False, (np.diff(times) < 0) & ~last[:-1])
+    if back.any():
+        yield Broken("time_ms", f"time that goes back in trial {numbers[index[back.argmax()]]}", "rows in time order")
+    late = times[last] != trials["duration_ms"].to_numpy()
+    if late.any():
+        trial = int(late.argmax())
+        found = f"{times[last][trial]} in the last row of trial {numbers[trial]}"
+        yield Broken("time_ms", found, f"{trials['duration_ms'][trial]}, as its row in trials/ says")
+    misplaced = _are(kinds, lambda kind: kind.ENDS_TRIAL) != last
+    if misplaced.any():
+        found = f"another row than the last one, or none, in trial {numbers[index[misplaced.argmax()]]}"
+        yield Broken("kind", found, "`end` in the last row of each trial only")
     for limit in _LIMITS:
         limited = [kind for kind, layout in LAYOUTS.items() if limit in layout.columns.values()]
         low = _are(kinds, limited.__contains__) & (rows[limit.column].to_numpy() < limit.least)
         if low.any():
             found = f"{limit.below} in trial {numbers[index[low.argmax()]]}"
-            return Broken(limit.column, found, f"at least {limit.least}")
-    partition = rows["partition"].to_numpy()
+            yield Broken(limit.column, found, f"at least {limit.least}")
     outside = (partition < NONE) | (partition >= partitions[index])
     if outside.any():
         at = outside.argmax()
         found = f"{partition[at]} in trial {numbers[index[at]]}"
-        return Broken("partition", found, f"{NONE} to {partitions[index[at]] - 1}")
-    return _broken_begin(rows, numbers, partitions, index, _are(kinds, lambda kind: kind.BEGINS_PARTITION))
-
-
-def _broken_begin(rows: pa.Table, numbers: Values, partitions: Values, index: Values, states: Values) -> Broken | None:
-    """Unless each partition begins with a state at time 0."""
-    partition, times = rows["partition"].to_numpy(), rows["time_ms"].to_numpy()
+        yield Broken("partition", found, f"{NONE} to {partitions[index[at]] - 1}")
     before = partitions.cumsum() - partitions
     named = np.flatnonzero(partition != NONE)
     first = np.full(partitions.sum(), -1)
     first[(before[index] + partition)[named][::-1]] = named[::-1]
-    wrong = (first < 0) | ~states[first] | (times[first] != 0)
+    wrong = (first < 0) | ~_are(kinds, lambda kind: kind.BEGINS_PARTITION)[first] | (times[first] != 0)
     if wrong.any():
         group = int(wrong.argmax())
         trial = int(np.searchsorted(before, group, side="right")) - 1
         found = f"no state of partition {group - before[trial]} at the begin of trial {numbers[trial]}"
-        return Broken("kind, time_ms", found, "a `state` at 0 ms as the first row of each partition")
-    return None
+        yield Broken("kind, time_ms", found, "a `state` at 0 ms as the first row of each partition")

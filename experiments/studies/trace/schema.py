@@ -1,7 +1,4 @@
-"""The files of `trace/`: their columns, and the row that has them all.
-
-What the columns mean in a row of each kind is declared in `kinds.py`.
-"""
+"""The files of `trace/`: their columns, whose meaning in a row of each kind is declared in `kinds.py`."""
 
 from __future__ import annotations
 
@@ -19,8 +16,6 @@ Values: TypeAlias = NDArray[Any]
 """A column of a trace, or what is computed of some."""
 NONE: Final = -1
 """No partition, no node, no leader."""
-
-
 Wide: TypeAlias = Annotated[int, pa.int64()]
 """A whole number of 64 bits; others have 32."""
 _TYPES: Final = {int: pa.int32(), str: pa.string(), bool: pa.bool_(), float: pa.float64(), Wide: pa.int64()}

@@ -1,14 +1,14 @@
 """One batch: consecutive trials of one cell, which a Ray worker runs into two Arrow tables.
 
-A trial's seed is a hash of the study's seed and the trial's number: no matter which worker runs the trial, in which
-batch or order. Trial k of every cell has the same seed, and so the same failures as far as their failure models agree
-(`failures/timeline.py`): the trials of two cells are pairs. Without pairing the cell's parameters are in the hash too.
+A trial's seed is a hash of the study's seed and the trial's number, whichever worker runs the trial. Trial k of every
+cell has the same seed, and so the same failures as far as their failure models agree (`failures/timeline.py`): the
+trials of two cells are pairs. Without pairing the cell's parameters are in the hash too.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -16,8 +16,7 @@ import pyarrow as pa
 from experiments.engines.sim.memory import rare_collections
 from experiments.studies.design.model import CellParameters
 from experiments.studies.trace.kinds import TraceError, TrialResult
-from experiments.studies.trace.measures import measure
-from experiments.studies.trace.metrics import METRICS
+from experiments.studies.trace.metrics import METRICS, measure
 from experiments.studies.trace.rules import broken_rule
 from experiments.studies.trace.schema import TRACE_SCHEMA, columns
 from experiments.support.errors import InputError
@@ -40,9 +39,8 @@ TRIALS_SCHEMA = columns(
     ("custom", pa.list_(pa.float64())),
 )
 """`trials/`: one row per trial. `trace_rows` is the number of its rows in `trace/`. `exposure` and a value and a number
-of events per metric are its measures (`trace/measures.py`): the sweep's stopping rule reads them between batches; the
-pipeline measures the published numbers from the trace again. `custom` holds the values of a script's metrics, in their
-order."""
+of events per metric are its measures (`trace/metrics.py`), for the sweep's stopping rule. `custom` holds the values of
+a script's metrics, in their order."""
 
 
 class Batch(NamedTuple):
@@ -63,7 +61,7 @@ class FunctionFailed(TrialFailed):
 
 def trial_seed(study_seed: int, trial: int, unpaired: CellParameters | None = None) -> int:
     """The seed of a trial: 63 bits of BLAKE2b over the study's seed and the trial's number. `unpaired`: parameters of
-    the cell that the hash covers too, as JSON, so that the cells of a study have independent trials."""
+    the cell that the hash covers, too, as JSON."""
     text = f"{study_seed}\n{trial}" + (f"\n{unpaired.model_dump_json()}" if unpaired is not None else "")
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
 
@@ -83,36 +81,24 @@ def run_batch(
             seed = trial_seed(study_seed, number, None if pairing else parameters)
             try:
                 result = trial(parameters, seed)
-                require_whole(result, parameters)
-            except InputError as error:
-                where = f"trial {number} of cell {batch.cell}, seed {seed}"
-                raise FunctionFailed(f"{error} ({where})") from error
+                end_ms = result.rows[-1].time_ms if result.rows else -1
+                if end_ms < parameters.duration_ms:
+                    raise TraceError(f"the last row must be at {parameters.duration_ms} ms or later; found {end_ms} ms")
             except Exception as error:
-                found = f"trial {number} of cell {batch.cell}, seed {seed}, {parameters!r}: {error}"
-                raise TrialFailed(found) from error
+                where = f"trial {number} of cell {batch.cell}, seed {seed}"
+                if isinstance(error, InputError):
+                    raise FunctionFailed(f"{error} ({where})") from error
+                raise TrialFailed(f"{where}, {parameters!r}: {error}") from error
             trace.extend((batch.cell, number, seq, *row.row()) for seq, row in enumerate(result.rows))
-            trials.append((batch.cell, number, seed, *_measures(parameters, result), list(result.custom)))
+            known = (end_ms, parameters.partitions, result.events, result.trace_hash, len(result.rows))
+            exposure, values, events = measure(result.rows)
+            measures = (exposure, *values.values(), *events.values(), list(result.custom))
+            trials.append((batch.cell, number, seed, *known, *measures))
     tables = _table(trace, TRACE_SCHEMA), _table(trials, TRIALS_SCHEMA)
     broken = broken_rule(*tables)
     if broken is not None:
         raise TrialFailed(f"trials of cell {batch.cell}, {parameters!r}: {InputError('trace', *broken)}")
     return tables
-
-
-def require_whole(result: TrialResult, parameters: CellParameters) -> None:
-    """Raises TraceError for a trace that ends before its trial; `broken_rule` finds what else is wrong with one."""
-    end_ms = result.rows[-1].time_ms if result.rows else -1
-    if end_ms < parameters.duration_ms:
-        raise TraceError(f"the last row must be at {parameters.duration_ms} ms or later; found {end_ms} ms")
-
-
-def _measures(parameters: CellParameters, result: TrialResult) -> Iterator[object]:
-    """The columns of `TRIALS_SCHEMA` from the trial's end to its metrics."""
-    measures = measure(result.rows)
-    yield from (result.rows[-1].time_ms, parameters.partitions, result.events, result.trace_hash, len(result.rows))
-    yield measures.exposure
-    yield from (measures.values[metric.column] for metric in METRICS)
-    yield from (measures.events[metric.column] for metric in METRICS)
 
 
 def _table(rows: list[tuple[object, ...]], schema: pa.Schema) -> pa.Table:

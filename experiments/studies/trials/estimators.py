@@ -19,8 +19,8 @@ def run_cell_trial(params: CellParameters, seed: int) -> TrialResult:
 
 
 def trial_to_replay(params: CellParameters, seed: int) -> Trial:
-    """The simulated trial of a cell, not yet run, for an observer to watch. In splitting it is the first path that
-    counts a loss, which takes as long as the trial to find, otherwise the plain one."""
+    """The simulated trial of a cell, not yet run. In splitting it is the first path that counts a loss, which takes as
+    long as the trial to find, otherwise the plain one."""
     estimator = choose(params).estimator
     if estimator == "importance":
         return RegenerativeTrial(params, seed)

@@ -8,13 +8,13 @@ if
 1. every broker runs, and the timeline has no broker down or behind, and no outage due;
 2. every partition has a leader that serves, all its replicas in the ISR, an empty ELR and last known ELR, no recovery
    pending, and no failover that clients wait for;
-3. no write is in flight, and the logs of all replicas of a partition end with the last acknowledged record;
+3. no write is in flight, and the logs of all replicas of a partition end with the last acknowledged record.
+
 What the future depends on: the failures to come, and what the protocol makes of them. By (1), and because failures come
 at constant rates, the former have one distribution. The protocol decides by the sets in (2), by which replica holds
 which acknowledged records, and by what a crash takes away. By (3) all replicas hold the same records, and a record is
 acknowledged just before each failure. So the next lossy crash takes the last acknowledged record from its broker,
-whatever happened before. Epochs, offsets and ids only count on. What
-remains of an earlier cycle:
+whatever happened before. Epochs, offsets and ids only count on. What remains of an earlier cycle:
 
 - *Which replica leads.* All replicas have the same log and the same role in the ISR, and all brokers fail at the same
   rates, by themselves and with their rack. So the distribution of what happens to the partition is the same for every
@@ -29,9 +29,9 @@ remains of an earlier cycle:
 
 At a regeneration, and at the failure that begins a cycle, a `state` row for every partition ends the intervals, so that
 the long ones between cycles have weight 1. A trial ends in the regeneration state: at `duration` or, if a cycle is
-under way then, at its end; and not before it has had `LEAST_CYCLES` cycles, since time without failures costs nothing
-and shows nothing. The number of cycles is thus a stopping time, and by Wald's identity weighted counts and weighted
-exposure have the ratio of their means per cycle: the long-run rate.
+under way then, at its end; and not before it has had `LEAST_CYCLES` cycles. The number of cycles is thus a stopping
+time, and by Wald's identity weighted counts and weighted exposure have the ratio of their means per cycle: the long-run
+rate.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from experiments.studies.design.placement import assignments
 from experiments.studies.failures.biased import BiasedTimeline
 from experiments.studies.failures.timeline import Event
 from experiments.studies.trace.kinds import End, Loss, Observation, TrialResult
-from experiments.studies.trials.trial import SET_UP_MS, Trial
-from protocol.contract import LogStorage
+from experiments.studies.trials.setting import SET_UP_MS
+from experiments.studies.trials.trial import Trial
 from protocol.ids import NO_LEADER, NodeId, TopicPartition
 from protocol.nodes.broker import BrokerNode
 
@@ -109,24 +109,23 @@ class RegenerativeTrial(Trial):
         if event.kind in ("start", "mark"):
             self._check_later()
 
-    # -- regeneration --------------------------------------------------------------------------------------------------
-
     def _handle_settled(self) -> None:
-        if self._in_cycle and self._cycles.all_up and not self._regenerate():
+        self._regenerate()
+        if self._in_cycle and self._cycles.all_up:
             self._check_later()
 
     def _check_later(self) -> None:
         """Looks again, for what no write follows: the start of a broker without replicas."""
         wait_ms = RECHECK_MS + self.params.restart_time_ms
-        self.cluster.call_at(self.cluster.now_ms + wait_ms, self._check)
+        self.cluster.call_at(self.cluster.now_ms + wait_ms, self._regenerate)
 
-    def _check(self) -> None:
-        self._regenerate()
-
-    def _regenerate(self) -> bool:
-        """Begins a new cycle if this is a regeneration point; returns whether it is."""
-        if not (self._in_cycle and self._cycles.all_up and self._is_restored()):
-            return False
+    def _regenerate(self) -> None:
+        """Ends the cycle if this is a regeneration point."""
+        nodes, brokers = self.cluster.nodes, self.cluster.spec.broker_ids
+        if not (self._in_cycle and self._cycles.all_up and all(broker in nodes for broker in brokers)):
+            return
+        if not all(map(self._is_restored, self.observer.states.partitions)):
+            return
         if self._measuring:
             self.observer.states.add_all()
             self._cycles.regenerate(self.time_ms)
@@ -134,16 +133,9 @@ class RegenerativeTrial(Trial):
         self._in_cycle = False
         self._completed += 1
         self.observer.forget_records()
-        return True
 
-    def _is_restored(self) -> bool:
-        """Whether conditions 1 to 3 hold, apart from the timeline's part."""
-        cluster = self.cluster
-        if any(broker not in cluster.nodes for broker in cluster.spec.broker_ids):
-            return False
-        return all(map(self._is_partition_restored, self.observer.states.partitions))
-
-    def _is_partition_restored(self, name: TopicPartition) -> bool:
+    def _is_restored(self, name: TopicPartition) -> bool:
+        """Whether conditions 2 and 3 hold for the partition."""
         state, writes = self.observer.states.partitions[name], self.observer.writer.writes[name]
         if state.leader == NO_LEADER or not state.serves or state.recovering or state.crashed is not None:
             return False
@@ -151,16 +143,13 @@ class RegenerativeTrial(Trial):
             return False
         if writes.outstanding is not None or writes.due_ms is not None or state.waiting_since_ms is not None:
             return False
-        logs = [self._log(name, broker) for broker in self._placement[name.partition]]
-        return len({log.end_offset if log is not None else -1 for log in logs}) == 1
+        return len({self._log_end(name, broker) for broker in self._placement[name.partition]}) == 1
 
-    def _log(self, name: TopicPartition, broker: NodeId) -> LogStorage | None:
+    def _log_end(self, name: TopicPartition, broker: NodeId) -> int:
         node = self.cluster.nodes[broker]
         assert isinstance(node, BrokerNode)
         replica = node.context.replica_named(name.topic, name.partition)
-        return None if replica is None else replica.log.storage
-
-    # -- trace ---------------------------------------------------------------------------------------------------------
+        return -1 if replica is None else replica.log.storage.end_offset
 
     def _log_weight(self) -> float:
         """0 in the regeneration state: nothing is biased before the failure that ends it."""
@@ -173,10 +162,7 @@ class RegenerativeTrial(Trial):
 
 
 def run_importance_trial(params: CellParameters, seed: int) -> TrialResult:
-    """Runs one trial in importance sampling; a pure function of its arguments.
-
-    Raises NoRegenerationError if a cycle takes longer than `LONGEST_CYCLE_ABSENCES` mean times for which a failure
-    keeps a replica out of sync.
-    """
+    """Runs one trial in importance sampling; a pure function of its arguments. Raises NoRegenerationError if a cycle
+    takes longer than `LONGEST_CYCLE_ABSENCES` mean times for which a failure keeps a replica out of sync."""
     with rare_collections():
         return RegenerativeTrial(params, seed).run()

@@ -1,9 +1,8 @@
 """What a simulated trial sees: the ground truth of losses, and the rows of the trace.
 
 A write follows every change of a partition's ISR or leader, and precedes every failure (`trial.py`), so that there is
-always an acknowledged record that depends on the present ISR and would show a loss (`writer.py`). Losses are measured
-against ground truth, not by the protocol's own state: the log of each new leader is compared with the records that were
-acknowledged to the client.
+always an acknowledged record that depends on the present ISR and would show a loss. Losses are measured against ground
+truth: the log of each new leader is compared with the records that were acknowledged to the client.
 """
 
 from __future__ import annotations
@@ -34,11 +33,8 @@ Lineage = list[tuple[int, int]]
 
 
 class Observer:
-    """The workload and the observations of one trial on `cluster`.
-
-    `add` takes the rows of the trace, whose time and weight it fills in. `settled` is called after each write that no
-    other write follows.
-    """
+    """The workload and the observations of one trial on `cluster`. `add` takes the rows of the trace, whose time and
+    weight it fills in. `settled` is called after each write that no other write follows."""
 
     def __init__(
         self,
@@ -50,7 +46,7 @@ class Observer:
         self.states = PartitionStates(params.partitions, params.acks, params.delivery_timeout_ms, add, cluster.call_at)
         self._led_or_followed = replicas_of(params)
         self.reader = Reader(cluster, self.states, add) if params.consumer == "polling" else None
-        self.writer = Writer(cluster, self.states, params.acks, settled, self.reader)
+        self.writer = Writer(cluster, self.states, params.acks, add, settled, self.reader)
         self._add = add
         self._cluster = cluster
         self._min_isr = params.min_insync_replicas
@@ -94,17 +90,18 @@ class Observer:
             for offset, _ in writes.acked:
                 self._add(Checkpoint(name.partition, offset))
 
-    # -- observation ---------------------------------------------------------------------------------------------------
-
     def _observe(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
         if type(trace) not in _OBSERVED:
             return
         if isinstance(trace, StoreChanged):
             published = partition_changed(trace, self._min_isr)
-            if published is not None and published.partition in self.states.partitions:
-                self._handle_change(now_ms, published)
-        elif isinstance(trace, PartitionChanged):
-            self._handle_change(now_ms, trace)
+            if published is None or published.partition not in self.states.partitions:
+                return
+            trace = published
+        if isinstance(trace, PartitionChanged):
+            self.states.handle_change(now_ms, trace)
+            if self._writing:
+                self.writer.request(trace.partition)
         elif isinstance(trace, BecameLeader):
             self._handle_new_leader(node, trace)
         elif isinstance(trace, HighWatermarkAdvanced):
@@ -114,17 +111,15 @@ class Observer:
         elif isinstance(trace, RecoveryDecided):
             self._add(Recovery(trace.partition.partition, trace.leader, trace.outcome()))
 
-    def _handle_change(self, now_ms: TimeMs, trace: PartitionChanged) -> None:
-        self.states.handle_change(now_ms, trace)
-        if self._writing:
-            self.writer.request(trace.partition)
-
     def _handle_new_leader(self, node: NodeId, trace: BecameLeader) -> None:
-        """A replica has become leader: records the acknowledged records that its log lacks as a loss."""
+        """A replica has become leader: adds its row, and counts the acknowledged records that its log lacks as lost."""
         self.states.handle_regression(node, trace)
-        if self.states.is_outdated(trace):
-            return
-        self._add_elected(node, trace)
+        if trace.leader_epoch < self.states.partitions[trace.partition].leader_epoch:
+            return  # the controller has elected another leader since
+        log = self._log(trace.partition, node)
+        missing_from = self._missing_from(trace.partition, log, trace.log_end)
+        self._lineages[trace.partition] = [*log.epochs.entries(), (trace.leader_epoch, trace.log_end)]
+        self._add(Elected(trace.partition.partition, node, trace.log_end, trace.leader_epoch, missing_from))
         lost = self.remove_lost(trace.partition, node, trace.log_end)
         if lost:
             self.states.handle_loss(node, trace.partition, lost)
@@ -149,33 +144,18 @@ class Observer:
             while first and not _has(log, log_end, *acked[first - 1]):
                 first -= 1
         else:
-            first = self._first_missing(acked, log, log_end)
+            first = _first_missing(acked, log, log_end)
         lost = len(acked) - first
         del acked[first:]
         return lost
-
-    @staticmethod
-    def _first_missing(acked: list[tuple[int, bytes]], log: ReplicaLog, log_end: int) -> int:
-        """The index of the first acknowledged record that the log lacks; the number of records if it has all."""
-        for index, (offset, payload) in enumerate(acked):
-            if not _has(log, log_end, offset, payload):
-                return index
-        return len(acked)
 
     def _missing_from(self, name: TopicPartition, log: ReplicaLog, log_end: int) -> int:
         """The offset from which on a new leader's log lacks what was acknowledged, or that of its end."""
         if self._logs_match:
             return max(log.start_offset, shared_end(self._lineages.get(name), log.epochs.entries(), log_end))
         acked = self.writer.writes[name].acked
-        first = self._first_missing(acked, log, log_end)
+        first = _first_missing(acked, log, log_end)
         return acked[first][0] if first < len(acked) else log_end
-
-    def _add_elected(self, node: NodeId, trace: BecameLeader) -> None:
-        """Adds the row of a new leader, by the leader epochs of its log and of that of the leader before it."""
-        log = self._log(trace.partition, node)
-        missing_from = self._missing_from(trace.partition, log, trace.log_end)
-        self._lineages[trace.partition] = [*log.epochs.entries(), (trace.leader_epoch, trace.log_end)]
-        self._add(Elected(trace.partition.partition, node, trace.log_end, trace.leader_epoch, missing_from))
 
     def _log(self, name: TopicPartition, broker: NodeId) -> ReplicaLog:
         node = self._cluster.nodes[broker]
@@ -183,6 +163,11 @@ class Observer:
         replica = node.context.replica_named(name.topic, name.partition)
         assert replica is not None
         return replica.log
+
+
+def _first_missing(acked: list[tuple[int, bytes]], log: ReplicaLog, log_end: int) -> int:
+    """The index of the first acknowledged record that the log lacks; the number of records if it has all."""
+    return next((index for index, record in enumerate(acked) if not _has(log, log_end, *record)), len(acked))
 
 
 def _has(log: ReplicaLog, log_end: int, offset: int, payload: bytes) -> bool:
@@ -206,14 +191,12 @@ def shared_end(before: Lineage | None, lineage: Lineage, log_end: int) -> int:
     return 0
 
 
-_DELETED = -1
-
-
 def partition_changed(trace: StoreChanged, min_isr: int) -> PartitionChanged | None:
     """The change of a partition that `trace` reports; None if it reports another one. `min_isr`: of the topic, which a
     store that publishes an ISR does not say."""
     root, names = paths.locate(trace.path) if trace.path.startswith(f"{paths.TOPICS}/") else ("", ())
-    if trace.version == _DELETED or root != paths.TOPICS or names[2:] != (paths.LEADER_AND_ISR,):
+    is_deletion = trace.version == -1
+    if is_deletion or root != paths.TOPICS or names[2:] != (paths.LEADER_AND_ISR,):
         return None
     state = stored_state(trace.path, trace.data.encode())
     if state is None:

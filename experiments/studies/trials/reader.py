@@ -3,8 +3,7 @@
 It stands for a consumer that polls all the time, whose fetch waits at the leader: it reads as soon as the high
 watermark advances, and from each new leader. It sends the leader epoch of the last record that it has read (KIP-320).
 A leader whose log differs from what was read makes it go back, and so does one whose log ends before its position; as
-with `auto.offset.reset=latest` it then goes on at the high watermark. Each read that returned records, and each step
-back, is a row of the trace (`trace/kinds.py`).
+with `auto.offset.reset=latest` it then goes on at the high watermark.
 """
 
 from __future__ import annotations
@@ -16,10 +15,8 @@ from experiments.engines.sim.cluster import SimCluster
 from experiments.studies.trace.kinds import DIVERGED, FETCHED, OUT_OF_RANGE, Observation, Read
 from experiments.studies.trials.states import PartitionStates
 from protocol.errors import ErrorCode
-from protocol.ids import FIRST_CLIENT, NO_LEADER, NodeId, TopicPartition
+from protocol.ids import FIRST_CLIENT, NO_EPOCH, NO_LEADER, NodeId, TopicPartition
 from protocol.messages.data import ConsumeRequest, ConsumeResponse
-
-_NO_EPOCH = -1
 
 
 @dataclass(slots=True)
@@ -28,7 +25,7 @@ class _Position:
     `outstanding`: the number of the request in flight to `leader`; `follows`: whether another one follows it."""
 
     offset: int = 0
-    epoch: int = _NO_EPOCH
+    epoch: int = NO_EPOCH
     outstanding: int | None = None
     leader: NodeId = NO_LEADER
     follows: bool = False
@@ -68,8 +65,7 @@ class Reader:
             return
         position = self._positions[name]
         position.outstanding = None
-        goes_on = self._move(name, position, response)
-        if goes_on or position.follows:
+        if self._move(name, position, response) or position.follows:
             position.follows = False
             self.request(name)
 
@@ -80,7 +76,7 @@ class Reader:
             self._go_back(name, position, DIVERGED, diverging.end_offset, diverging.leader_epoch)
             return True
         if response.error is ErrorCode.OFFSET_OUT_OF_RANGE:
-            self._go_back(name, position, OUT_OF_RANGE, response.high_watermark, _NO_EPOCH)
+            self._go_back(name, position, OUT_OF_RANGE, response.high_watermark, NO_EPOCH)
             return True
         if not response.batches:
             return False

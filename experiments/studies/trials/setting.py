@@ -26,6 +26,9 @@ from protocol.messages.admin import AdminRequest
 from protocol.messages.commands import ProduceCommand
 from protocol.v3.store.settings import MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS, StoreSettings
 
+SET_UP_MS = 60_000
+RETRY_START_MS = 1_000
+"""How long a start waits before it is tried again, while the broker's controlled shutdown lasts."""
 ACKS = {"0": 0, "1": 1, "all": -1}
 """The producer's `acks` as the protocol writes them."""
 SNAPSHOT_BYTES = 1_000
@@ -36,14 +39,22 @@ every node would take a snapshot after each of them.
 _LOSSES: dict[str, LossKind] = {"unclean": "none", "lossy": "unflushed", "disk": "all"}
 
 
+class SetUpError(RuntimeError):
+    """The cluster of a trial did not come up, or failed by itself."""
+
+
 def cluster_spec(params: CellParameters, seed: int) -> ClusterSpec:
     """The nodes and the brokers' configs. The controller does not fail, or the store where the metadata are in one; the
-    broker that is the controller there fails as all brokers do."""
-    generation = Generation(params.generation)
+    broker that is the controller there fails as all brokers do. Failures are detected after the cell's `detection`,
+    by the sessions of the store there."""
+    generation, strategy = Generation(params.generation), params.unclean_recovery_strategy
+    overrides: dict[str, object] = {} if params.flush_interval_ms is None else {FLUSH_MS: params.flush_interval_ms}
     if generation.features.metadata_in_store:
-        return _store_cluster_spec(params, generation, seed)
-    overrides: dict[str, object] = {METADATA_SNAPSHOT_BYTES: SNAPSHOT_BYTES, METADATA_SNAPSHOT_INTERVAL_MS: 0}
-    strategy = params.unclean_recovery_strategy
+        timeout_ms = StoreSettings().session_timeout_ms if params.detection_ms is None else params.detection_ms
+        timeout_ms = min(max(timeout_ms, MIN_SESSION_TIMEOUT_MS), MAX_SESSION_TIMEOUT_MS)
+        store = StoreSettings(session_timeout_ms=timeout_ms)
+        return ClusterSpec(params.brokers, 1, ClusterConfig.of(generation, overrides), seed, store=store)
+    overrides |= {METADATA_SNAPSHOT_BYTES: SNAPSHOT_BYTES, METADATA_SNAPSHOT_INTERVAL_MS: 0}
     if generation.features.unclean_recovery:
         overrides[UNCLEAN_RECOVERY_STRATEGY] = strategy
     else:
@@ -51,20 +62,7 @@ def cluster_spec(params: CellParameters, seed: int) -> ClusterSpec:
     if params.detection_ms is not None:
         overrides[BROKER_SESSION_TIMEOUT_MS] = params.detection_ms
         overrides[BROKER_HEARTBEAT_INTERVAL_MS] = params.heartbeat_interval_ms
-    overrides |= _flush_policy(params)
     return ClusterSpec(params.brokers, 1, ClusterConfig.of(generation, overrides), seed)
-
-
-def _store_cluster_spec(params: CellParameters, generation: Generation, seed: int) -> ClusterSpec:
-    """As `cluster_spec`. Brokers are missed when their sessions of the store expire, after the cell's `detection`."""
-    timeout_ms = StoreSettings().session_timeout_ms if params.detection_ms is None else params.detection_ms
-    timeout_ms = min(max(timeout_ms, MIN_SESSION_TIMEOUT_MS), MAX_SESSION_TIMEOUT_MS)
-    config = ClusterConfig.of(generation, _flush_policy(params))
-    return ClusterSpec(params.brokers, 1, config, seed, store=StoreSettings(session_timeout_ms=timeout_ms))
-
-
-def _flush_policy(params: CellParameters) -> dict[str, object]:
-    return {} if params.flush_interval_ms is None else {FLUSH_MS: params.flush_interval_ms}
 
 
 def topic_request(params: CellParameters) -> AdminRequest:

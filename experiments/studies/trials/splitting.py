@@ -19,7 +19,7 @@ exactly one stage. The stages of one trial depend on each other; trials do not, 
 Everything else in the trace (states, crashes, failovers), and the exposure, is that of one plain trial with weight 1:
 the first path of stage 0, continued to the end. So shares of time are estimated as in plain sampling.
 
-A simulated cluster cannot be copied. A path is repeated from its beginning, with the same random numbers up to the time
+A simulated cluster cannot be copied: a path is repeated from its beginning, with the same random numbers up to the time
 at which it reached the level, and with its own from there on (`failures/branching.py`).
 
 Levels are chosen by a pilot on `PILOT` timelines without a cluster: the first level that fewer than half of them reach,
@@ -33,6 +33,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import cycle, islice
 from random import Random
 from typing import NamedTuple
 
@@ -126,12 +127,14 @@ class Path(Trial):
 def run_splitting_trial(params: CellParameters, seed: int) -> TrialResult:
     """Runs one trial by splitting: `EFFORT` paths for each level that is reached, and a plain one."""
     with rare_collections():
-        plain = Path(params, seed, (), None)
-        found = plain.run()
-        counted, events = _split(params, seed)
-    rows = [row for row in found.rows[:-1] if not isinstance(row.what, LEFT_OUT)] + counted
+        found = Path(params, seed, (), None).run()
+        rows = [row for row in found.rows[:-1] if not isinstance(row.what, LEFT_OUT)]
+        events = found.events
+        for step in _paths(params, seed):
+            rows += step.rows
+            events += step.events
     rows.sort(key=lambda row: row.time_ms)
-    return TrialResult([*rows, found.rows[-1]], found.trace_hash, found.events + events)
+    return TrialResult([*rows, found.rows[-1]], found.trace_hash, events)
 
 
 def losing_path(params: CellParameters, seed: int) -> Path | None:
@@ -143,27 +146,15 @@ def losing_path(params: CellParameters, seed: int) -> Path | None:
 
 
 class _Step(NamedTuple):
-    """A path that was run from `entrance` to `level`: its rows that count, each for `weight` (a logarithm) trials."""
+    """A path that was run from `entrance` to `level`: its rows that count, with their weights."""
 
     entrance: Entrance
     level: int | None
     rows: list[Stamped]
-    weight: float
     events: int
 
 
-def _split(params: CellParameters, seed: int) -> tuple[list[Stamped], int]:
-    """The weighted rows of all stages, and the number of simulated events."""
-    counted: list[Stamped] = []
-    events = 0
-    for step in _paths(params, seed):
-        counted += [row._replace(log_weight=step.weight) for row in step.rows]
-        events += step.events
-    return counted, events
-
-
 def _paths(params: CellParameters, seed: int) -> Iterator[_Step]:
-    """Runs the paths of all stages."""
     random = Random(f"{seed}/splitting")
     entrances = [Entrance(seed if not index else random.getrandbits(63), (), 0) for index in range(EFFORT)]
     share = 1.0
@@ -173,29 +164,28 @@ def _paths(params: CellParameters, seed: int) -> Iterator[_Step]:
             path = Path(params, entrance.seed, entrance.branches, level)
             result = path.run()
             rows = result.rows[entrance.rows : None if path.reached_ms is None else path.reached_rows]
-            counted = [row for row in rows if isinstance(row.what, COUNTED)]
-            yield _Step(entrance, level, counted, math.log(share / EFFORT), result.events)
+            weight = math.log(share / EFFORT)
+            counted = [row._replace(log_weight=weight) for row in rows if isinstance(row.what, COUNTED)]
+            yield _Step(entrance, level, counted, result.events)
             if path.reached_ms is not None:
                 reached.append((entrance, path.reached_ms, path.reached_rows))
         if not reached:
             break
         share *= len(reached) / EFFORT
         random.shuffle(reached)
-        chosen = [reached[index % len(reached)] for index in range(EFFORT)]
         entrances = [
             Entrance(before.seed, (*before.branches, Branch(at_ms, random.getrandbits(63))), rows)
-            for before, at_ms, rows in chosen
+            for before, at_ms, rows in islice(cycle(reached), EFFORT)
         ]
 
 
 @lru_cache(maxsize=64)
 def levels_of(params: CellParameters) -> tuple[int, ...]:
     """The levels for a cell."""
-    highest = params.replication_factor + lost_tails(params)
     distances = [_distance_without_cluster(params, seed) for seed in range(PILOT)]
     levels: list[int] = []
     among = PILOT
-    for level in range(1, highest + 1):
+    for level in range(1, params.replication_factor + lost_tails(params) + 1):
         reached = sum(distance >= level for distance in distances)
         if 2 * reached <= among or reached == 0:
             levels.append(level)

@@ -4,9 +4,9 @@ The controller's `PartitionChanged` sets leader, ISR and ELR; a replica's `Becam
 of the leader's broker has it answer no more. Every change adds a `state` row. The same code serves both engines: on sim
 it runs while the cluster does, for processes over their recorded events (`processes/rows.py`).
 
-Losses. Each is a row of the kind that `acks` says, and an `acknowledged_loss`. With acks=1 the latter also counts what
-no trial with a write after each change sees: clients that write all the time have records acknowledged that no follower
-has fetched yet. They are lost when another leader is elected after a crash of the leader.
+Losses. Each is a row of the kind that `acks` determines, and an `acknowledged_loss`. With acks=1 the latter also counts
+what no trial with a write after each change sees: clients that write all the time have records acknowledged that no
+follower has fetched yet. They are lost when another leader is elected after a crash of the leader.
 
 Failover as clients see it: from the crash of a partition's leader to the first acknowledgement of a write that was sent
 after the crash. Further crashes before that acknowledgement prolong it.
@@ -15,13 +15,13 @@ Writes *wait* from the moment at which none can be acknowledged at once until on
 leader, after a crash of the leader, while a broker is slow, and, with acks=all, while the ISR is below min ISR or has a
 member that has crashed and is not fenced yet. A partition *stalls* while writes wait for such a broker. Writes have
 *expired* once they have waited for the delivery timeout, as producers then give up those that were begun when the wait
-began; from then on the partition is not writable until writes are acknowledged within the delivery timeout again. The
-time that counts so is as long as that in which the writes are begun that fail, and later by the delivery timeout.
+began; from then on the partition is not writable until writes are acknowledged within the delivery timeout again. That
+time is as long as the one in which the writes that fail are begun, and later by the delivery timeout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from experiments.check.regressions import RegressionCounter
@@ -32,7 +32,6 @@ from experiments.studies.trace.kinds import (
     HwRegression,
     Loss,
     Observation,
-    Produced,
     State,
     UncleanRecovery,
 )
@@ -46,10 +45,9 @@ TOPIC = "t"
 @dataclass(slots=True)
 class PartitionState:
     """One partition. `isr_size` is 0 without a leader: before KIP-966 the last member stays in the ISR though it is
-    down. `crashed`: the broker whose crash took the leader away at `crashed_ms`, until clients are served again.
-    `in_flight`: that broker alone has records that were acknowledged with acks=1; `lost_epoch`: the leader epoch whose
-    election lost them. `waiting_since_ms`: since when writes wait; `expired`: they have waited for the delivery
-    timeout; `awaited`: the brokers that have crashed or are slow and that writes wait for."""
+    down. `crashed`: the leader that crashed at `crashed_ms`, until clients are served again. `in_flight`: that broker
+    alone has records that were acknowledged with acks=1; `lost_epoch`: the leader epoch whose election lost them.
+    `waiting_since_ms`: since when writes wait; `awaited`: for which brokers that have crashed or are slow."""
 
     leader: NodeId = NO_LEADER
     leader_epoch: int = 0
@@ -72,8 +70,8 @@ class PartitionState:
 
 
 class PartitionStates:
-    """The states of the topic's partitions; `add` takes the rows of the trace, and fills in time and weight. `acks`: of
-    the clients, as in study files; `call_at` calls an action before what is handled at that time."""
+    """The states of the topic's partitions. `acks`: as in study files; `add` takes the rows of the trace, and fills in
+    time and weight; `call_at` calls an action before what is handled at that time."""
 
     def __init__(
         self,
@@ -114,7 +112,6 @@ class PartitionStates:
                 self._await_broker(now_ms, name, broker)
 
     def _await_broker(self, now_ms: TimeMs, name: TopicPartition, broker: NodeId) -> None:
-        """Writes wait for the broker."""
         self.partitions[name].awaited.add(broker)
         self._wait(now_ms, name)
         self._add_state(name)
@@ -141,7 +138,7 @@ class PartitionStates:
         partition.leader, partition.leader_epoch = trace.leader, trace.leader_epoch
         partition.isr_size = 0 if partition.leader == NO_LEADER else len(trace.isr)
         partition.elr_size, partition.min_isr = len(trace.elr), trace.min_isr
-        partition.isr, partition.elr = members(trace.isr), members(trace.elr)
+        partition.isr, partition.elr = ",".join(map(str, trace.isr)), ",".join(map(str, trace.elr))
         partition.in_sync = frozenset(trace.isr)
         partition.awaited &= partition.in_sync
         if partition.leader == NO_LEADER or (self._acks == "all" and partition.isr_size < partition.min_isr):
@@ -159,16 +156,12 @@ class PartitionStates:
         self._add_state(name)
 
     def handle_loss(self, node: NodeId, name: TopicPartition, records: int) -> None:
-        """The log of the broker `node`, which now leads, lacks so many acknowledged records."""
+        """The log of the broker `node`, which now leads, lacks `records` acknowledged records."""
         self._add((Loss if self._acks == "all" else Acks1Loss)(name.partition, node, records))
         partition = self.partitions[name]
         if partition.lost_epoch != partition.leader_epoch:
             self._add(AcknowledgedLoss(name.partition, node, records))
         partition.in_flight = False
-
-    def is_outdated(self, trace: BecameLeader) -> bool:
-        """Whether the controller has elected another leader since."""
-        return trace.leader_epoch < self.partitions[trace.partition].leader_epoch
 
     def handle_regression(self, node: NodeId, trace: BecameLeader) -> None:
         """Adds a row if the new leader's log ends below what consumers could read."""
@@ -192,20 +185,14 @@ class PartitionStates:
         partition = self.partitions[name]
         since_ms = partition.waiting_since_ms
         if since_ms is not None and sent_ms >= since_ms and now_ms - sent_ms < self._delivery_timeout_ms:
-            self._end_wait(name)
+            shown = partition.expired or bool(partition.awaited)
+            partition.waiting_since_ms, partition.expired = None, False
+            partition.awaited.clear()
+            if shown:
+                self._add_state(name)
         if partition.crashed is not None and sent_ms >= partition.crashed_ms:
             self._add(Failover(name.partition, partition.crashed, now_ms - partition.crashed_ms))
             partition.crashed = None
-
-    def _end_wait(self, name: TopicPartition) -> None:
-        """Writes are acknowledged at once."""
-        partition = self.partitions[name]
-        partition.waiting_since_ms = None
-        shown = partition.expired or bool(partition.awaited)
-        partition.expired = False
-        partition.awaited.clear()
-        if shown:
-            self._add_state(name)
 
     def _set_serves(self, name: TopicPartition, serves: bool) -> None:
         partition = self.partitions[name]
@@ -231,12 +218,3 @@ class PartitionStates:
                 recovering=partition.recovering,
             )
         )
-
-    def handle_write(self, name: TopicPartition, outcome: str, took_ms: int, offset: int) -> None:
-        """A write has ended."""
-        self._add(Produced(name.partition, outcome, took_ms, offset))
-
-
-def members(brokers: Iterable[NodeId]) -> str:
-    """Broker ids as a row of the trace has them."""
-    return ",".join(map(str, brokers))

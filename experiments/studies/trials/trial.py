@@ -11,36 +11,43 @@ the interval, begins the interval.
 With a stationary start the timeline begins before time 0, and so does the simulated cluster: brokers that are down then
 crash as soon as the topic exists, and the rows of the warm-up are not recorded. At time 0 a `state` row describes each
 partition.
+
+With time compression by a factor F the times of the timeline and the length of the trial are divided by F; timeouts of
+the protocol and the network are not. The trace's times are multiplied by F afterwards, so that rates and fractions
+refer to the study's time. So a trial with F is one without compression in which the timeouts last F times as long.
+Measured values are in real time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.memory import rare_collections
 from experiments.engines.sim.network import NetworkModel
+from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.model import CellParameters
 from experiments.studies.failures.timeline import DrawnTimeline, Event, Timeline, warm_up_ms
 from experiments.studies.trace.kinds import Crash, End, Observation, Stamped, Start, TrialResult
-from experiments.studies.trials.catch_up import CatchUps
-from experiments.studies.trials.compression import CompressedTimeline, compressed, stretched
+from experiments.studies.trials.degraded import CatchUps, SlowBrokers, episodes
 from experiments.studies.trials.observer import Observer
-from experiments.studies.trials.setting import cluster_spec, loss_of, replicas_of, topic_request
-from experiments.studies.trials.slow import SlowBrokers, episodes
+from experiments.studies.trials.setting import (
+    RETRY_START_MS,
+    SET_UP_MS,
+    SetUpError,
+    cluster_spec,
+    loss_of,
+    replicas_of,
+    topic_request,
+)
 from experiments.studies.trials.writer import LEARNING_MS
 from protocol.ids import FIRST_CLIENT, NodeId, TimeMs, is_client
 from protocol.messages.commands import ShutdownCommand
 
-SET_UP_MS = 60_000
-RETRY_START_MS = 1_000
 JITTER_MS = 2
 """Of the network, on top of its latency."""
-
-
-class TrialSetUpError(Exception):
-    """The cluster of a trial did not come up."""
 
 
 class Trial:
@@ -62,24 +69,25 @@ class Trial:
         self._measuring = False
         self._awaited: Event | None = None
         self._starting: dict[NodeId, Event] = {}
-        self.catch_ups = (
-            None if params.catch_up is None else CatchUps(params.catch_up, self.cluster, replicas_of(params))
-        )
+        catch_up = params.catch_up
+        self.catch_ups = None if catch_up is None else CatchUps(catch_up, self.cluster, replicas_of(params))
         self._seed = seed
         self._flush_phases = Random(f"{seed}/flush-phases")
 
     def run(self) -> TrialResult:
         """Runs the trial to its end."""
-        cluster, duration_ms = self.cluster, self.params.duration_ms
+        cluster, params = self.cluster, self.params
         self.set_up()
-        self._zero_ms = cluster.now_ms + warm_up_ms(self.params)
+        self._zero_ms = cluster.now_ms + warm_up_ms(params)
         self.observer.begin_writing()
         self._await_event()
-        self._await_episodes()
+        if params.slow is not None:
+            found = episodes(params.slow, params, self._seed, -warm_up_ms(params))
+            SlowBrokers(cluster, self.observer, found, params.slow.delay_ms, self._zero_ms).await_next()
         self._run_until(self._zero_ms)
         self._measuring = True
         self.observer.begin_measuring()
-        self._run_until(self._zero_ms + duration_ms)
+        self._run_until(self._zero_ms + params.duration_ms)
         self._add(End())
         return TrialResult(self.rows, cluster.trace_hash(), cluster.event_count)
 
@@ -87,7 +95,7 @@ class Trial:
         self.cluster.run_until(at_ms)
 
     def set_up(self) -> None:
-        """Starts the cluster and creates the topic. Raises TrialSetUpError if a partition gets no leader."""
+        """Starts the cluster and creates the topic. Raises SetUpError if a partition gets no leader."""
         cluster, params = self.cluster, self.params
         for node in cluster.spec.node_ids:
             cluster.start(node)
@@ -96,9 +104,7 @@ class Trial:
             cluster.send(FIRST_CLIENT, node, topic_request(params))
         while not all(partition.serves for partition in self.observer.states.partitions.values()):
             if not cluster.step(SET_UP_MS):
-                raise TrialSetUpError(f"no leaders after {SET_UP_MS} ms: {params}")
-
-    # -- failures ------------------------------------------------------------------------------------------------------
+                raise SetUpError(f"no leaders after {SET_UP_MS} ms: {params}")
 
     def _await_event(self) -> None:
         event = self._awaited = self._timeline.next_event()
@@ -109,21 +115,16 @@ class Trial:
                 self._write_before(at_ms, event.broker)
 
     def _write_before(self, at_ms: TimeMs, broker: NodeId) -> None:
-        """Has records acknowledged just before the broker fails at that time."""
+        """Has records acknowledged just before the broker fails at that time, if all is well: the client learns where
+        to write, and the record goes to the leader, to the followers, their next fetches to the leader, and the answer
+        to the client."""
         flush_ms = self.params.flush_interval_ms
-        before_ms = [write_time_ms(self.params)]
+        before_ms = [LEARNING_MS + 5 * (self.params.network_latency_ms + JITTER_MS)]
         if flush_ms is not None:
             before_ms.append(before_ms[0] + round(self._flush_phases.random() * flush_ms))
         for write_ms in before_ms:
             if at_ms - write_ms > self.cluster.now_ms:
                 self.cluster.call_at(at_ms - write_ms, lambda: self.observer.write_to(broker))
-
-    def _await_episodes(self) -> None:
-        slow, begins_ms = self.params.slow, -warm_up_ms(self.params)
-        if slow is not None:
-            found = episodes(slow, self.params, self._seed, begins_ms)
-            begins, ends = self.observer.handle_slow, self.observer.write_to
-            SlowBrokers(self.cluster, found, slow.delay_ms, self._zero_ms, begins, ends).await_next()
 
     def _handle_event(self, event: Event) -> None:
         """Injects the event, unless the timeline has drawn another one since."""
@@ -179,8 +180,6 @@ class Trial:
     def _handle_settled(self) -> None:
         """A write has ended that no other follows."""
 
-    # -- trace ---------------------------------------------------------------------------------------------------------
-
     @property
     def time_ms(self) -> TimeMs:
         """Virtual time since the measurement began; negative in the warm-up."""
@@ -194,10 +193,46 @@ class Trial:
         return self._timeline.log_weight(self.time_ms)
 
 
-def write_time_ms(params: CellParameters) -> int:
-    """The time within which an acks=all write is acknowledged if all is well: the client learns where to write, and the
-    record goes to the leader, to the followers, their next fetches to the leader, and the answer to the client."""
-    return LEARNING_MS + 5 * (params.network_latency_ms + JITTER_MS)
+def compressed(params: CellParameters) -> CellParameters:
+    """The parameters of the trial that runs: its length, and the down time that its warm-up follows from, are divided
+    by the factor. Its failures are those of a timeline, so the parameters have no shared causes."""
+    factor = params.time_compression
+    repair_ms = max(1, round(params.longest_repair_ms / factor))
+    return params.model_copy(
+        update={
+            "duration_ms": max(1, round(params.duration_ms / factor)),
+            "broker_mttr": Distribution(dist="constant", mean_ms=repair_ms),
+            "power_events_per_year": 0.0,
+            "rack_power_events_per_year": 0.0,
+            "burst": None,
+        }
+    )
+
+
+class CompressedTimeline:
+    """`timeline` with its times divided by `factor`."""
+
+    def __init__(self, timeline: Timeline, factor: float) -> None:
+        self._timeline = timeline
+        self._factor = factor
+
+    def next_event(self) -> Event | None:
+        event = self._timeline.next_event()
+        return None if event is None else event._replace(time_ms=round(event.time_ms / self._factor))
+
+    def log_weight(self, at_ms: int) -> float:
+        return self._timeline.log_weight(round(at_ms * self._factor))
+
+    def regenerate(self, at_ms: int) -> bool:
+        return self._timeline.regenerate(round(at_ms * self._factor))
+
+
+def stretched(found: TrialResult, params: CellParameters) -> TrialResult:
+    """The result of a trial of `compressed(params)` in the study's time."""
+    end_ms, factor, last = params.duration_ms, params.time_compression, found.rows[-1]
+    assert isinstance(last.what, End)
+    rows = [row._replace(time_ms=min(end_ms, round(row.time_ms * factor))) for row in found.rows[:-1]]
+    return replace(found, rows=[*rows, last._replace(time_ms=params.duration_ms)])
 
 
 def run_through(params: CellParameters, seed: int, timeline: Callable[[], Timeline]) -> TrialResult:
@@ -209,9 +244,7 @@ def run_through(params: CellParameters, seed: int, timeline: Callable[[], Timeli
         return run_process_trial(params, seed, timeline)
     with rare_collections():
         found = simulated(params, seed, timeline()).run()
-    if params.time_compression == 1.0:
-        return found
-    return TrialResult(stretched(found.rows, params), found.trace_hash, found.events)
+    return found if params.time_compression == 1.0 else stretched(found, params)
 
 
 def simulated(params: CellParameters, seed: int, timeline: Timeline) -> Trial:

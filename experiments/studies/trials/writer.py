@@ -2,13 +2,11 @@
 
 It stands for clients that write all the time, of which a trial needs no more than one record after every change and one
 before every failure: the former depends on the present ISR, the latter is what a crash of the machine finds in the page
-cache. It learns of a change `LEARNING_MS` later, as by a metadata
-request, and of a new leader when that leader begins to serve. A client's own back-offs, time-outs and sequence numbers
-are left out: they take less than a second of an unavailability that is measured from the controller's and the leader's
-states (`states.py`). The trials on processes have Kafka's producer (`processes/cluster.py`).
-
-A record whose leader has gone is given up, and another one goes to the next leader: should a response to the former be
-on its way, then its client has ended.
+cache. It learns of a change `LEARNING_MS` later, as by a metadata request, and of a new leader when that leader begins
+to serve. A client's own back-offs, time-outs and sequence numbers are left out: they take less than a second of an
+unavailability that is measured from the controller's and the leader's states (`states.py`). The trials on processes
+have Kafka's producer (`processes/cluster.py`). A record whose leader has gone is given up, and another one goes to the
+next leader; a response to the former is ignored.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from experiments.engines.sim.cluster import SimCluster
-from experiments.studies.trace.kinds import ACKED, UNKNOWN
+from experiments.studies.trace.kinds import ACKED, UNKNOWN, Observation, Produced
 from experiments.studies.trace.schema import NONE
 from experiments.studies.trials.reader import Reader
 from experiments.studies.trials.setting import ACKS
@@ -40,7 +38,7 @@ _CHANGE_FOLLOWS = frozenset(
 @dataclass(slots=True)
 class Writes:
     """The writes to one partition. `acked`: (offset, payload) by offset. `outstanding`: the number of the request in
-    flight, sent at `sent_ms` with `payload`; `due_ms`: from when on another write follows, None if none does."""
+    flight, sent at `sent_ms` with `payload`; `due_ms`: when another write follows, None if none does."""
 
     acked: list[tuple[int, bytes]] = field(default_factory=list)
     outstanding: int | None = None
@@ -50,8 +48,9 @@ class Writes:
 
 
 class Writer:
-    """A client node of `cluster` that writes to the leaders in `states`, with a study's `acks`. `settled` is called
-    after each write that no other write follows; `reader` takes the responses to its reads."""
+    """A client node of `cluster` that writes to the leaders in `states`, with a study's `acks`. `add` takes the rows of
+    the trace; `settled` is called after each write that no other write follows; `reader` takes the responses to its
+    reads."""
 
     node_id = FIRST_CLIENT
 
@@ -60,6 +59,7 @@ class Writer:
         cluster: SimCluster,
         states: PartitionStates,
         acks: str,
+        add: Callable[[Observation], None],
         settled: Callable[[], None],
         reader: Reader | None,
     ) -> None:
@@ -67,12 +67,11 @@ class Writer:
         self._cluster = cluster
         self._states = states
         self._acks = ACKS[acks]
+        self._add = add
         self._settled = settled
         self._reader = reader
         self._partitions: dict[int, TopicPartition] = {}
         self._last_number = 0
-
-    # -- inputs --------------------------------------------------------------------------------------------------------
 
     def request(self, name: TopicPartition) -> None:
         """Writes one record `LEARNING_MS` from now, and as soon as the partition has a leader that serves and no write
@@ -84,7 +83,7 @@ class Writer:
         """The partition has a leader that serves in a new leader epoch: writes to it, and gives up an earlier write."""
         writes = self.writes[name]
         if writes.outstanding is not None and self._acks:
-            self._states.handle_write(name, UNKNOWN, self._cluster.now_ms - writes.sent_ms, NONE)
+            self._add(Produced(name.partition, UNKNOWN, self._cluster.now_ms - writes.sent_ms, NONE))
         writes.outstanding = None
         self.request(name)
 
@@ -103,8 +102,6 @@ class Writer:
     def fire(self, now_ms: TimeMs, name: str) -> list[Effect]:
         """Raises ProtocolInvariantError: a writer has no timers."""
         raise ProtocolInvariantError(f"the writer has no timer {name!r}")
-
-    # -- writes --------------------------------------------------------------------------------------------------------
 
     def _write_due(self, name: TopicPartition) -> None:
         writes, state, now_ms = self.writes[name], self._states.partitions[name], self._cluster.now_ms
@@ -134,7 +131,7 @@ class Writer:
             if response.error is ErrorCode.NONE:
                 writes.acked.append((response.base_offset, writes.payload))
             detail = ACKED if response.error is ErrorCode.NONE else response.error.name
-            self._states.handle_write(name, detail, now_ms - writes.sent_ms, response.base_offset)
+            self._add(Produced(name.partition, detail, now_ms - writes.sent_ms, response.base_offset))
             self._end(now_ms, name, response.error)
 
     def _end(self, now_ms: TimeMs, name: TopicPartition, error: ErrorCode) -> None:

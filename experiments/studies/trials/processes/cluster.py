@@ -2,19 +2,16 @@
 
 Writers. Each partition has a writer, which sends one record, waits for its outcome, and sends the next one at least
 `WRITE_EVERY_MS` after the last: so every state of a partition that lasts longer has an acknowledged record that depends
-on it. The client behind them is the protocol's own, which finds leaders, retries and gives up as Kafka's does; a write
-that fewer than min ISR replicas refuse is not retried.
+on it. Their client is the protocol's own, which finds leaders, retries and gives up as Kafka's does; a write that too
+small an ISR refuses is not retried.
 
 Losses. When a replica becomes leader, its log is read and compared with all records that were acknowledged before the
-reading (acks=all or 1). A record is lost if that log does not have it at its offset; it is counted then and no more. A
-leader that ends before its log was read is not compared; the next one is.
+reading (acks=all or 1); a lost record is counted once. A leader that ends before its log was read is not compared; the
+next one is.
 
-Throughput is measured before the failures begin, by one send of many records that the client batches, as a producer
-that is not paced does.
-
-Folders. A cluster ends with the process that created it, but a process that is killed cannot remove the folder with the
-directories of its nodes. So each trial leaves its process id in the folder of its cluster, and the next trial on the
-machine removes the folders of processes that have ended.
+Folders. A process that is killed cannot remove the folder with the directories of its cluster's nodes. So each trial
+leaves its process id in the folder of its cluster, and the next trial on the machine removes the folders of processes
+that have ended.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ from experiments.engines.port import TraceEvent
 from experiments.engines.ray.engine import RayEngine
 from experiments.studies.design.model import CellParameters
 from experiments.studies.trials.processes.rows import USED, Lost, TrialEvents
-from experiments.studies.trials.setting import ACKS, cluster_spec, topic_request, write_of
+from experiments.studies.trials.setting import ACKS, SET_UP_MS, SetUpError, cluster_spec, topic_request, write_of
 from experiments.studies.trials.states import TOPIC
 from protocol.errors import ErrorCode
 from protocol.events.broker import BecameLeader
@@ -47,16 +44,11 @@ from protocol.messages.commands import (
     SendRecords,
 )
 
-SET_UP_MS = 60_000
 WRITE_EVERY_MS = 50
 LOAD_RECORDS = 2_000
 LOAD_RECORD_BYTES = 1_024
 
 Acknowledged = tuple[Offset, bytes]
-
-
-class SetUpError(RuntimeError):
-    """The processes of a trial did not become a cluster that serves clients."""
 
 
 @dataclass(slots=True)
@@ -85,12 +77,6 @@ class ProcessCluster:
         self._writing = False
         self.engine = RayEngine(cluster_spec(params, seed), keeps=lambda trace: isinstance(trace, USED))
 
-    def close(self) -> None:
-        """Ends all processes and removes their directories."""
-        self.engine.close()
-
-    # -- set-up --------------------------------------------------------------------------------------------------------
-
     def set_up(self) -> None:
         """Starts the nodes, creates the topic, and measures the throughput. SetUpError where that does not succeed."""
         engine = self.engine
@@ -108,14 +94,12 @@ class ProcessCluster:
 
     def _all_serve(self) -> bool:
         view = self.engine.view()
-        states = [] if view is None else [view.partitions.get(name) for name in self._writers]
-        return bool(states) and all(
-            state is not None and state.leader != NO_LEADER and len(state.isr) == len(state.replicas)
-            for state in states
-        )
+        states = [None if view is None else view.partitions.get(name) for name in self._writers]
+        return all(state and state.leader != NO_LEADER and len(state.isr) == len(state.replicas) for state in states)
 
     def _throughput(self) -> int:
-        """Acknowledged records per second of a producer that sends `LOAD_RECORDS` records at once."""
+        """Acknowledged records per second of one send of `LOAD_RECORDS` records, which the client batches, as a
+        producer that is not paced does."""
         command = SendRecords(
             command_id=self._command_id(),
             topic=TOPIC,
@@ -143,8 +127,6 @@ class ProcessCluster:
         self._next_command += 1
         return self._next_command
 
-    # -- while it runs -------------------------------------------------------------------------------------------------
-
     def begin_writing(self) -> None:
         """From now on the writers write."""
         self._writing = True
@@ -161,15 +143,12 @@ class ProcessCluster:
         now_ms = self.engine.now_ms()
         for name, writer in self._writers.items():
             if self._writing and writer.outstanding is None and now_ms - writer.sent_ms >= WRITE_EVERY_MS:
-                self._write(name, writer, now_ms)
+                command_id = self._command_id()
+                writer.outstanding, writer.sent_ms, writer.payload = command_id, now_ms, command_id.to_bytes(8, "big")
+                self.recording.sent_ms[command_id] = now_ms
+                self._commands[command_id] = name
+                self.engine.submit(write_of(command_id, name, self._acks, writer.payload))
         return any(writer.leader is not None for writer in self._writers.values())
-
-    def _write(self, name: TopicPartition, writer: _Writer, now_ms: TimeMs) -> None:
-        command_id = self._command_id()
-        writer.outstanding, writer.sent_ms, writer.payload = command_id, now_ms, command_id.to_bytes(8, "big")
-        self.recording.sent_ms[command_id] = now_ms
-        self._commands[command_id] = name
-        self.engine.submit(write_of(command_id, name, self._acks, writer.payload))
 
     def _take_reports(self) -> None:
         """Takes the events and the outcomes of the polls so far."""
@@ -188,8 +167,6 @@ class ProcessCluster:
                 if outcome.error is ErrorCode.NONE and self._acks != ACKS["0"]:
                     writer.acked.append((outcome.base_offset, writer.payload))
 
-    # -- losses --------------------------------------------------------------------------------------------------------
-
     def _compare_logs(self) -> None:
         """Compares the logs of new leaders with what was acknowledged before the reading."""
         for name, writer in self._writers.items():
@@ -199,20 +176,14 @@ class ProcessCluster:
             known = len(writer.acked)
             log = self.engine.log(leader.node, name)
             self._take_reports()
-            if writer.leader is not None:
-                continue  # a newer leader, whose log counts instead
             kept = kept_records(writer.acked[:known], log)
-            if kept < known:
+            if kept < known and writer.leader is None:  # otherwise the log of a newer leader counts
                 self.recording.losses.append(Lost(leader.time_ms, name, leader.node, known - kept))
                 del writer.acked[kept:known]
 
 
 def kept_records(acked: Sequence[Acknowledged], log: Sequence[RecordBatch]) -> int:
-    """How many of the acknowledged records, from the first on, the leader's log has.
-
-    Logs that agree at an offset agree before it (log matching), so the search ends at the first match from the end, or
-    at the log's start: records that retention has deleted are not lost.
-    """
+    """How many of the acknowledged records, from the first on, the leader's log has, as `Observer.remove_lost`."""
     held = {batch.base_offset: batch.payload for batch in log}
     start = min(held, default=0)
     kept = len(acked)

@@ -1,15 +1,15 @@
 """What is recorded while a trial runs on processes, and the trace that follows from it.
 
 Nodes report their trace events when they are polled, so events of different nodes arrive out of order; their times are
-of one clock (one machine, or machines that keep time by NTP). The recording is therefore put into the order of time
-after the trial, and replayed through the same `PartitionStates` that a simulated trial feeds as it runs. One order is
-forced: a replica becomes leader after the controller has elected it. Times of a recording are the cluster's, in ms.
+of one clock (one machine, or machines that keep time by NTP). The recording is therefore sorted by time after the
+trial, and replayed through the same `PartitionStates` that a simulated trial feeds as it runs. One order is forced: a
+replica becomes leader after the controller has elected it. Times of a recording are the cluster's, in ms.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import count
 from typing import NamedTuple
@@ -25,25 +25,25 @@ from protocol.ids import Epoch, NodeId, TimeMs, TopicPartition
 
 
 class Failed(NamedTuple):
-    """A broker was ended from `at_ms` on; at `gone_ms` its process was gone (`clean`: was asked to end)."""
+    """A broker was ended from `time_ms` on; at `gone_ms` its process was gone (`clean`: was asked to end)."""
 
-    at_ms: TimeMs
+    time_ms: TimeMs
     gone_ms: TimeMs
     broker: NodeId
     kind: str
 
 
 class Started(NamedTuple):
-    """A broker's process was created at `at_ms`."""
+    """A broker's process was created."""
 
-    at_ms: TimeMs
+    time_ms: TimeMs
     broker: NodeId
 
 
 class Lost(NamedTuple):
-    """The log of the leader that was elected at `at_ms` lacks so many acknowledged records."""
+    """The log of the leader that was elected at `time_ms` lacks `records` acknowledged records."""
 
-    at_ms: TimeMs
+    time_ms: TimeMs
     partition: TopicPartition
     leader: NodeId
     records: int
@@ -66,11 +66,7 @@ class TrialEvents:
 
 USED = (PartitionChanged, BecameLeader, HighWatermarkAdvanced, ProduceCompleted, BrokerRegistered)
 """The kinds of trace events that a recording has."""
-
-
-class _Item(NamedTuple):
-    at_ms: TimeMs
-    content: TraceEvent | Failed | Started | Lost
+Item = TraceEvent | Failed | Started | Lost
 
 
 def trace_rows(recording: TrialEvents, params: CellParameters) -> list[Stamped]:
@@ -95,73 +91,65 @@ class _Replay:
     def run(self) -> list[Stamped]:
         recording = self._recording
         for item in _in_order(recording):
-            if item.at_ms >= recording.ends_ms:
+            if item.time_ms >= recording.ends_ms:
                 break
-            self._run_due(item.at_ms)
-            self._begin(item.at_ms)
-            self._now_ms = max(self._now_ms, item.at_ms)
-            self._handle(item.at_ms, item.content)
-        self._run_due(recording.ends_ms)
-        self._begin(recording.ends_ms)
-        self._now_ms = recording.ends_ms
+            self._advance(item.time_ms)
+            self._handle(item)
+        self._advance(recording.ends_ms)
         self._add(End())
         return self._rows
 
     def _call_at(self, at_ms: TimeMs, action: Callable[[], None]) -> None:
         heappush(self._due, (at_ms, next(self._numbers), action))
 
-    def _run_due(self, until_ms: TimeMs) -> None:
-        """Carries out the actions that are due by then."""
+    def _advance(self, until_ms: TimeMs) -> None:
+        """Carries out the actions that are due by then, and sets the time."""
         while self._due and self._due[0][0] <= until_ms:
             at_ms, _, action = heappop(self._due)
-            self._begin(at_ms)
-            self._now_ms = max(self._now_ms, at_ms)
+            self._set_time(at_ms)
             action()
+        self._set_time(until_ms)
 
-    def _begin(self, at_ms: TimeMs) -> None:
-        """Begins the measurement once all that came before it has been handled."""
+    def _set_time(self, at_ms: TimeMs) -> None:
+        """Begins the measurement, too, once all that came before it has been handled."""
         if not self._measuring and at_ms >= self._recording.begins_ms:
             self._measuring = True
             self._states.add_all()
             self._add(Throughput(self._recording.throughput))
+        self._now_ms = max(self._now_ms, at_ms)
 
     def _add(self, what: Observation) -> None:
         if self._measuring:
             self._rows.append(Stamped(self._now_ms - self._recording.begins_ms, what))
 
-    def _handle(self, at_ms: TimeMs, content: TraceEvent | Failed | Started | Lost) -> None:
-        if isinstance(content, Failed):
-            self._add(Crash(content.broker, content.kind))
-            if content.kind != "clean":
-                self._gone_ms = max(self._gone_ms, content.gone_ms)
-                self._states.handle_crash(at_ms, content.broker)
-        elif isinstance(content, Started):
-            self._starting[content.broker] = at_ms
-            self._add(Start(content.broker))
-        elif isinstance(content, Lost):
-            self._states.handle_loss(content.leader, content.partition, content.records)
+    def _handle(self, item: Item) -> None:
+        if isinstance(item, Failed):
+            self._add(Crash(item.broker, item.kind))
+            if item.kind != "clean":
+                self._gone_ms = max(self._gone_ms, item.gone_ms)
+                self._states.handle_crash(item.time_ms, item.broker)
+        elif isinstance(item, Started):
+            self._starting[item.broker] = item.time_ms
+            self._add(Start(item.broker))
+        elif isinstance(item, Lost):
+            self._states.handle_loss(item.leader, item.partition, item.records)
         else:
-            self._handle_event(at_ms, content)
+            self._handle_event(item)
 
-    def _handle_event(self, at_ms: TimeMs, event: TraceEvent) -> None:
+    def _handle_event(self, event: TraceEvent) -> None:
         trace, states = event.trace, self._states
         if isinstance(trace, PartitionChanged):
-            states.handle_change(at_ms, trace)
+            states.handle_change(event.time_ms, trace)
         elif isinstance(trace, BecameLeader):
             states.handle_regression(event.node, trace)
-            if not states.is_outdated(trace):
-                states.handle_leader(event.node, trace)
+            states.handle_leader(event.node, trace)
         elif isinstance(trace, HighWatermarkAdvanced):
             states.handle_high_watermark(trace)
         elif isinstance(trace, BrokerRegistered):
-            self._handle_registration(at_ms, trace)
+            if not trace.fenced and trace.broker in self._starting:
+                self._add(Restarted(trace.broker, event.time_ms - self._starting.pop(trace.broker)))
         elif isinstance(trace, ProduceCompleted) and trace.is_acknowledged:
-            self._handle_acknowledgement(at_ms, trace)
-
-    def _handle_registration(self, at_ms: TimeMs, trace: BrokerRegistered) -> None:
-        if not trace.fenced and trace.broker in self._starting:
-            took_ms = at_ms - self._starting.pop(trace.broker)
-            self._add(Restarted(trace.broker, took_ms))
+            self._handle_acknowledgement(event.time_ms, trace)
 
     def _handle_acknowledgement(self, at_ms: TimeMs, trace: ProduceCompleted) -> None:
         """An acknowledgement that arrives while a broker is being killed may be the last of that broker."""
@@ -173,27 +161,28 @@ class _Replay:
             self._states.handle_acknowledgement(at_ms, trace.partition, sent_ms=at_ms)
 
 
-def _in_order(recording: TrialEvents) -> list[_Item]:
+def _in_order(recording: TrialEvents) -> list[Item]:
     """All that was recorded, by time; what has equal times in the order of causes."""
-    items = [_Item(item.at_ms, item) for item in (*recording.injected, *recording.losses)]
-    items += _events(recording.events)
-    return sorted(items, key=lambda item: (item.at_ms, _rank(item.content)))
+
+    def rank(item: Item) -> int:
+        if not isinstance(item, TraceEvent):
+            return 1
+        return 0 if isinstance(item.trace, PartitionChanged) else 2
+
+    items = (*recording.injected, *recording.losses, *_events(recording.events))
+    return sorted(items, key=lambda item: (item.time_ms, rank(item)))
 
 
-def _events(events: list[TraceEvent]) -> Iterator[_Item]:
+def _events(events: list[TraceEvent]) -> Iterator[TraceEvent]:
+    """The events, those of new leaders not before their elections."""
     elected_ms: dict[tuple[TopicPartition, Epoch], TimeMs] = {}
     for event in events:
         if isinstance(event.trace, PartitionChanged):
             key = (event.trace.partition, event.trace.leader_epoch)
             elected_ms[key] = min(event.time_ms, elected_ms.get(key, event.time_ms))
     for event in events:
-        trace, at_ms = event.trace, event.time_ms
-        if isinstance(trace, BecameLeader):
-            at_ms = max(at_ms, elected_ms.get((trace.partition, trace.leader_epoch), at_ms))
-        yield _Item(at_ms, event)
-
-
-def _rank(content: TraceEvent | Failed | Started | Lost) -> int:
-    if not isinstance(content, TraceEvent):
-        return 1
-    return 0 if isinstance(content.trace, PartitionChanged) else 2
+        if isinstance(event.trace, BecameLeader):
+            known_ms = elected_ms.get((event.trace.partition, event.trace.leader_epoch), event.time_ms)
+            yield replace(event, time_ms=max(event.time_ms, known_ms))
+        else:
+            yield event

@@ -3,11 +3,8 @@
 The timeline is that of the simulated trial with the same parameters and seed: the same brokers fail and return at the
 same times, in the same ways. A crash is SIGKILL; a lossy one also truncates every log of the broker to its last fsynced
 position; a clean failure is a controlled shutdown. An event happens when its time has come and the trial has finished
-with the one before it, usually within 50 ms. The trial returns the trace of a simulated trial (`rows.py`), and
-measurements that only real time has: throughput, latency of acknowledgements, restarts.
-
-What a trial on processes returns depends on the operating system's scheduling, too: the seed repeats its failures and
-not its trace.
+with the one before it, usually within 50 ms. The trace depends on the operating system's scheduling, too: the seed
+repeats the failures only. Beside the rows of a simulated trial it has measurements that only real time has (`rows.py`).
 
 A cluster that does not come up, or of which a process ends without the trial's doing (out of memory, a full disk), is
 no observation of the protocol. The trial is run again from its beginning, up to `ATTEMPTS` times.
@@ -17,19 +14,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import closing
 
 from experiments.engines.ray.engine import NODE_FAILURES
 from experiments.studies.design.model import CellParameters
 from experiments.studies.failures.timeline import Event, Timeline, warm_up_ms
 from experiments.studies.trace.kinds import TrialResult
-from experiments.studies.trials.compression import CompressedTimeline, compressed, stretched
-from experiments.studies.trials.processes.cluster import ProcessCluster, SetUpError
+from experiments.studies.trials.processes.cluster import ProcessCluster
 from experiments.studies.trials.processes.rows import Failed, Started, TrialEvents, trace_rows
-from experiments.studies.trials.setting import loss_of
+from experiments.studies.trials.setting import RETRY_START_MS, SetUpError, loss_of
+from experiments.studies.trials.trial import CompressedTimeline, compressed, stretched
 from protocol.ids import NodeId, TimeMs, node_name
 
 ATTEMPTS = 3
-RETRY_START_MS = 1_000
 _LOG = logging.getLogger(__name__)
 
 
@@ -57,8 +54,7 @@ class ProcessTrial:
             self._run_until(at_ms)
             self._handle_event(event)
         self._run_until(recording.ends_ms)
-        rows = trace_rows(recording, self._params)
-        return TrialResult(rows, engine.trace_hash(), len(recording.events))
+        return TrialResult(trace_rows(recording, self._params), engine.trace_hash(), len(recording.events))
 
     def _run_until(self, at_ms: TimeMs) -> None:
         """Runs the cluster until `at_ms`, and starts brokers whose controlled shutdown ends late."""
@@ -103,8 +99,8 @@ class ProcessTrial:
 
 
 def run_process_trial(params: CellParameters, seed: int, timeline: Callable[[], Timeline]) -> TrialResult:
-    """Runs one trial on the Ray that this process is connected to; `timeline` creates its timeline for each
-    attempt. Raises SetUpError if the cluster fails by itself `ATTEMPTS` times."""
+    """Runs one trial on the Ray that this process is connected to; `timeline` creates the timeline of an attempt.
+    Raises SetUpError if the cluster fails by itself `ATTEMPTS` times."""
     reasons: list[str] = []
     for attempt in range(1, ATTEMPTS + 1):
         try:
@@ -118,9 +114,7 @@ def run_process_trial(params: CellParameters, seed: int, timeline: Callable[[], 
 def _attempt(params: CellParameters, seed: int, timeline: Timeline) -> TrialResult:
     real = compressed(params)
     cluster = ProcessCluster(real, seed, TrialEvents())
-    try:
+    with closing(cluster.engine):
         cluster.set_up()
         found = ProcessTrial(real, CompressedTimeline(timeline, params.time_compression), cluster).run()
-    finally:
-        cluster.close()
-    return TrialResult(stretched(found.rows, params), found.trace_hash, found.events)
+    return stretched(found, params)

@@ -22,7 +22,7 @@ from experiments.studies.failures.sources import (
     split_bursts,
 )
 from experiments.studies.failures.timeline import DrawnTimeline, events_until
-from experiments.studies.trials.slow import episodes
+from experiments.studies.trials.degraded import episodes
 from tests.yaml_rows import rows
 
 HOUR_MS, MINUTE_MS = 3_600_000, 60_000

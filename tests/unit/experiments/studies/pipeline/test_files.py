@@ -13,7 +13,7 @@ from experiments.studies.pipeline.schemas import SILVER, table
 
 def batch(*times: int) -> pa.Table:
     columns = {name: pa.array(times) for name in ("trial", "partition", "time_ms", "records")}
-    return table(SILVER["losses"], "c", columns, weight=pa.array([1.0] * len(times)))
+    return table(SILVER["losses"], "c", columns.__getitem__, weight=pa.array([1.0] * len(times)))
 
 
 def test_a_file_has_the_rows_of_all_batches_in_groups_of_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,11 +14,21 @@ import pytest
 
 from experiments.bench.pipeline_data import write_study
 from experiments.bench.pipeline_duckdb import analyse as analyse_in_duckdb
-from experiments.studies.pipeline.changes import catch_ups, elections, isr_changes, recoveries, regressions
+from experiments.studies.design.study import MetricDeclaration
 from experiments.studies.pipeline.records import counts, cuts, reads, records
 from experiments.studies.pipeline.rows import Trace, TraceRows, read_batch
 from experiments.studies.pipeline.schemas import METRIC_FIELDS, READS, SILVER, Columns, trial_columns
-from experiments.studies.pipeline.silver import intervals, losses, measured, outages
+from experiments.studies.pipeline.silver import (
+    catch_ups,
+    elections,
+    intervals,
+    isr_changes,
+    losses,
+    measured,
+    outages,
+    recoveries,
+    regressions,
+)
 from experiments.studies.pipeline.trials import per_trial
 from experiments.studies.sweeps.output import read_record
 from experiments.studies.sweeps.storage import Folder
@@ -262,7 +272,10 @@ def test_a_trial_adds_up_weighted_events_and_times() -> None:
         TraceRow(YEAR_MS, "end", log_weight=two),
     ]
     calm = [state(0, 0, 0, "0,1"), TraceRow(YEAR_MS, "end")]
-    custom = (("mine", "fraction"), ("other", "rate"))
+    custom = [
+        MetricDeclaration(name="mine", unit="fraction", meaning=""),
+        MetricDeclaration(name="other", unit="rate", meaning=""),
+    ]
     found, quiet = per_trial(trace_of(rows, calm), custom).to_pylist()
     assert found["states"] == 3
     assert found["exposure"] == pytest.approx((20 + 2.0 * (YEAR_MS - 20)) / YEAR_MS)

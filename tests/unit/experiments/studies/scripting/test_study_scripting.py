@@ -14,10 +14,9 @@ import pytest
 
 from experiments.studies import CellParameters, CustomMetric, Outage, Study, TraceRow
 from experiments.studies.design.model import DAY_MS
-from experiments.studies.scripting.content import content_digest
 from experiments.studies.scripting.functions import checked
 from experiments.studies.scripting.results import cells_table, split_custom
-from experiments.studies.sweeps.identity import cell_digests, trial_code_digest
+from experiments.studies.sweeps.identity import cell_digests, content_digest, trial_code_digest
 from experiments.studies.trials.batch import Batch, FunctionFailed, run_batch
 from experiments.studies.trials.estimators import run_cell_trial
 from experiments.support.errors import InputError

@@ -32,7 +32,7 @@ from experiments.studies.theory.validation import (
     validate,
     z_score,
 )
-from experiments.studies.trace.measures import Measures
+from experiments.studies.trace.metrics import Measures
 from experiments.support.errors import InputError
 from tests.yaml_rows import rows
 

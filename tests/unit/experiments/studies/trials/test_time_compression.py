@@ -5,10 +5,9 @@ from __future__ import annotations
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.model import CellParameters
 from experiments.studies.failures.timeline import DrawnTimeline
-from experiments.studies.trace.kinds import Crash, End, Failover, Start
+from experiments.studies.trace.kinds import Crash, End, Failover, Start, TrialResult
 from experiments.studies.trace.schema import TraceRow
-from experiments.studies.trials.compression import CompressedTimeline, compressed, stretched
-from experiments.studies.trials.trial import run_trial
+from experiments.studies.trials.trial import CompressedTimeline, compressed, run_trial, stretched
 from tests.trace_rows import as_rows, check_trace, typed
 
 PARAMETERS = CellParameters(
@@ -32,7 +31,7 @@ def test_a_compressed_timeline_has_the_same_failures_earlier() -> None:
 def test_rows_are_stretched_and_measured_values_are_not() -> None:
     assert compressed(PARAMETERS).duration_ms == 100_000
     rows = [TraceRow(10, Failover.KIND, 0, 1, value=7), TraceRow(100_000, Crash.KIND), TraceRow(100_000, End.KIND)]
-    found = as_rows(stretched(typed(rows), PARAMETERS))
+    found = as_rows(stretched(TrialResult(typed(rows), "", 0), PARAMETERS).rows)
     assert [(row.time_ms, row.value) for row in found] == [(30, 7), (300_000, 0), (300_000, 0)]
 
 

@@ -12,10 +12,10 @@ from experiments.studies.design.model import CellParameters
 from experiments.studies.failures.timeline import Event
 from experiments.studies.trace.kinds import End, Stamped, TrialResult
 from experiments.studies.trials.processes import trial as module
-from experiments.studies.trials.processes.cluster import ProcessCluster, SetUpError
+from experiments.studies.trials.processes.cluster import ProcessCluster
 from experiments.studies.trials.processes.rows import TrialEvents
 from experiments.studies.trials.processes.trial import ATTEMPTS, ProcessTrial, run_process_trial
-from experiments.studies.trials.setting import cluster_spec
+from experiments.studies.trials.setting import SetUpError, cluster_spec
 from protocol.ids import NodeId, TimeMs
 
 PARAMETERS = CellParameters(engine="ray", start="fresh", detection_ms=2_000, duration_ms=10_000)
