@@ -1,7 +1,4 @@
-"""Parameters whose values are mappings, such as `burst: {per_year: 2, size: 2, window: 2m}`.
-
-The fields of a model declare the keys, and :func:`mapping_or` gives the notation of such a parameter.
-"""
+"""Parameters whose values are mappings, such as `burst: {per_year: 2, size: 2, window: 2m}`."""
 
 from __future__ import annotations
 

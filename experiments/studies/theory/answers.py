@@ -46,17 +46,17 @@ def model_of(params: CellParameters) -> Model | None:
     after unclean failures, which has no long run without a user: partitions stay without a leader; more than 5
     replicas, or more than 3 if failures are not noticed at once; a flush interval with a min ISR above 2.
     """
-    untouched = {name: getattr(params, name) for name in COVERED & set(CellParameters.model_fields)}
-    mttf, mttr = params.broker_mttf, params.broker_mttr
-    if mttf is None or not mttf.dist == mttr.dist == "exponential":
-        return None
-    strategy = params.unclean_recovery_strategy
-    if params.generation == "v3" or (params.generation != "kip-966" and strategy != "balanced"):
-        return None
-    waits_for_user = strategy == "manual" and params.unclean_probability > 0.0
-    if params != CellParameters.model_validate(untouched) or waits_for_user:
-        return None
-    if params.flush_interval_ms is not None and params.min_insync_replicas > 2:
+    untouched = {name: getattr(params, name) for name in COVERED}
+    mttf, mttr, strategy = params.broker_mttf, params.broker_mttr, params.unclean_recovery_strategy
+    if (
+        mttf is None
+        or not mttf.dist == mttr.dist == "exponential"
+        or params.generation == "v3"
+        or (params.generation != "kip-966" and strategy != "balanced")
+        or (strategy == "manual" and params.unclean_probability > 0.0)
+        or (params.flush_interval_ms is not None and params.min_insync_replicas > 2)
+        or params != CellParameters.model_validate(untouched)
+    ):
         return None
     rules = Rules(
         generation=params.generation,

@@ -1,7 +1,6 @@
 """Continuous-time Markov chains: states found from a transition function, and answers that are exact to rounding.
 
-A chain is given by its start state and a function that lists the flows out of a state. :func:`explore` visits every
-reachable state once, breadth first. For a chain with generator Q three questions are answered:
+For a chain with generator Q three questions are answered:
 
 - the stationary distribution, pi Q = 0 with sum(pi) = 1;
 - the long-run rate of an event that flows carry, sum over flows of pi[source] * rate * count;
@@ -87,28 +86,22 @@ class Chain(Generic[State]):
 
 
 def explore(start: State, flows: Callable[[State], Iterable[Flow[State]]], at_most: int = 1_000_000) -> Chain[State]:
-    """The chain of all states that `flows` reaches from `start`. ValueError if there are more than `at_most`."""
-    indices = {start: 0}
-    states = [start]
-    sources: list[int] = []
-    targets: list[int] = []
-    rates: list[float] = []
-    events: list[tuple[str, ...]] = []
-    position = 0
-    while position < len(states):
-        for flow in flows(states[position]):
-            target = indices.setdefault(flow.target, len(states))
+    """The chain of all states that `flows` (out of a state) reaches from `start`, breadth first. ValueError if there
+    are more than `at_most`."""
+    indices, states = {start: 0}, [start]
+    found: list[tuple[int, int, float, tuple[str, ...]]] = []
+    for position, state in enumerate(states):
+        for rate, reached, events in flows(state):
+            target = indices.setdefault(reached, len(states))
             if target == len(states):
-                states.append(flow.target)
+                states.append(reached)
                 if len(states) > at_most:
                     raise ValueError(f"the chain has more than {at_most} states")
-            if target != position or flow.events:
-                sources.append(position)
-                targets.append(target)
-                rates.append(flow.rate)
-                events.append(flow.events)
-        position += 1
-    return Chain(states, np.array(sources, dtype=int), np.array(targets, dtype=int), np.array(rates), events)
+            if target != position or events:
+                found.append((position, target, rate, events))
+    ends = np.array([(source, target) for source, target, *_ in found], dtype=int).reshape(-1, 2)
+    rates = np.array([rate for _, _, rate, _ in found])
+    return Chain(states, ends[:, 0], ends[:, 1], rates, [events for *_, events in found])
 
 
 def gth(rates: Array) -> Array:
