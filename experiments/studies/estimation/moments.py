@@ -8,8 +8,7 @@ trials, by linearisation (Cochran, Sampling Techniques, 1977, 6.4): with the res
 
     Var(r) = n / (n - 1) sum(e^2) / (sum w)^2,    sum(e^2) = sum(x^2) - 2 r sum(x w) + r^2 sum(w^2).
 
-Only sums occur, so that Spark adds them up and Python needs no trial. Two cells that saw the same failures have in
-addition the products of their trials' values (`pairs.py`).
+Only sums occur, so that Spark adds them up and Python needs no trial.
 
 *The health of weights.* With importance sampling or splitting a few trials may carry most of the total weight: then the
 variance over trials is as unknown as the total, and an interval made of it is too narrow, without a sign of it in the
@@ -35,8 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
-CONFIDENCE = 0.95
-ALPHA = 1.0 - CONFIDENCE
+ALPHA = 1.0 - 0.95
 _ROUNDING = 1e-12
 
 
@@ -107,16 +105,17 @@ class Sums:
         """The sums of unweighted trials, with one value and one exposure each, and events of one size. `events`: how
         many events the values count; by default the values' sum, events that count as one each."""
         x, w = np.asarray(values, float), np.asarray(exposures, float)
-        seen = round(float(x.sum())) if events is None else events
-        size = float(x.sum()) / seen if seen else 0.0
+        value, exposure = float(x.sum()), float(w.sum())
+        seen = round(value) if events is None else events
+        size = value / seen if seen else 0.0
         return cls(
             trials=len(x),
-            value=float(x.sum()),
+            value=value,
             value_squares=float(x @ x),
-            exposure=float(w.sum()),
+            exposure=exposure,
             exposure_squares=float(w @ w),
             value_exposure=float(x @ w),
-            years=float(w.sum()),
+            years=exposure,
             events=seen,
             weight=float(seen),
             weight_squares=float(seen),
@@ -128,9 +127,7 @@ class Sums:
     def with_mean_weight(self, size: float) -> Sums:
         """The sums of weighted trials whose events' weights are not known one by one: an event is taken to weigh as
         much as those seen do on average. `size`: the assumed size of an event of weight 1."""
-        if not self.events:
-            return self
-        return replace(self, largest_weight=self.value / (self.events * size))
+        return replace(self, largest_weight=self.value / (self.events * size)) if self.events else self
 
     @property
     def ratio(self) -> float:
@@ -140,8 +137,7 @@ class Sums:
     @property
     def residual_squares(self) -> float:
         """sum(e^2); 0 where it is not distinguished from the rounding of its terms."""
-        ratio = self.ratio
-        cross = 2.0 * ratio * self.value_exposure
+        ratio, cross = self.ratio, 2.0 * self.ratio * self.value_exposure
         found = self.value_squares - cross + ratio * ratio * self.exposure_squares
         return found if found > _ROUNDING * max(self.value_squares, cross) else 0.0
 
@@ -172,9 +168,8 @@ _EQUAL = 1e-9
 
 def is_weighted(sums: Sums) -> bool:
     """Whether any weight differs from 1."""
-    return (
-        abs(sums.exposure - sums.years) > _EQUAL * sums.years or abs(sums.weight - sums.events) > _EQUAL * sums.events
-    )
+    by_exposure = abs(sums.exposure - sums.years) > _EQUAL * sums.years
+    return by_exposure or abs(sums.weight - sums.events) > _EQUAL * sums.events
 
 
 def degeneracy(sums: Sums) -> str | None:

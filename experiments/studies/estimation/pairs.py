@@ -95,16 +95,15 @@ def compare(
     scale = math.sqrt(mine_variance * its_variance)
     rho = max(-1.0, min(1.0, covariance / scale)) if scale > 0.0 else 0.0
     left = mine_variance + its_variance - 2.0 * rho * scale
-    gain = (mine_variance + its_variance) / left if products is not None and left > 1e-9 * scale > 0.0 else None
-    all_pairs = products is not None and products.pairs == mine.trials == reference.trials
-    is_identical = all_pairs and mine.events > 0 and products is not None and products.differing == 0
+    mine_bounded, its_bounded = (mine.ratio, *my_limits), (reference.ratio, *its_limits)
+    is_paired = products is not None and products.pairs == mine.trials == reference.trials
     return Comparison(
-        Difference(*_difference((mine.ratio, *my_limits), (reference.ratio, *its_limits), rho)),
-        _ratio((mine.ratio, *my_limits), (reference.ratio, *its_limits), rho),
-        0 if products is None else products.pairs,
-        gain,
-        is_identical,
-        degeneracy(mine) is not None or degeneracy(reference) is not None,
+        Difference(*_difference(mine_bounded, its_bounded, rho)),
+        _ratio(mine_bounded, its_bounded, rho),
+        products.pairs if products else 0,
+        pairing_gain=(mine_variance + its_variance) / left if products and left > 1e-9 * scale > 0.0 else None,
+        identical=is_paired and mine.events > 0 and products is not None and products.differing == 0,
+        degenerate=degeneracy(mine) is not None or degeneracy(reference) is not None,
     )
 
 
@@ -143,10 +142,6 @@ def _ratio(mine: Bounded, other: Bounded, rho: float) -> Ratio:
     if b <= 0.0 or low_b <= 0.0 or low_a <= 0.0:
         return Ratio(b / a, low_b / high_a, high_b / low_a if low_a > 0.0 else None)
     _, low, high = _difference(mine, other, rho)
-    logs = _difference(_logarithms(mine), _logarithms(other), rho)
+    mine_logs = math.log(b), math.log(low_b), math.log(high_b)
+    logs = _difference(mine_logs, (math.log(a), math.log(low_a), math.log(high_a)), rho)
     return Ratio(b / a, min(math.exp(logs[1]), b / (b - low)), max(math.exp(logs[2]), 1.0 + high / a))
-
-
-def _logarithms(number: Bounded) -> Bounded:
-    estimate, low, high = number
-    return math.log(estimate), math.log(low), math.log(high)

@@ -33,7 +33,6 @@ SMALLEST_STEP = 1.1
 LARGEST_STEP = 4.0
 SEEN_NOTHING_STEP = 2.0
 
-
 Numbers = Sequence[float] | NDArray[np.float64]
 
 
@@ -92,19 +91,13 @@ def shortfall(precision: Precision, estimate: Estimate, trials: int) -> str | No
     """One line on what precision is reached and how many trials would meet it; None if it is met."""
     if is_precise(precision, estimate):
         return None
-    asked = f"{precision.relative_error:g} of {precision.metric} asked"
+    missed = f"precision out of reach: {precision.relative_error:g} of {precision.metric} asked"
+    most = f"max_trials {precision.max_trials:,}"
     if estimate.estimate <= 0.0:
-        return (
-            f"precision out of reach: {asked}, nothing seen in {trials:,} trials (max_trials {precision.max_trials:,})"
-        )
-    reached = estimate.half_width / estimate.estimate
+        return f"{missed}, nothing seen in {trials:,} trials ({most})"
     if estimate.degenerate:
-        return (
-            f"precision out of reach: {asked}, weights degenerate after {trials:,} trials (max_trials "
-            f"{precision.max_trials:,}); how many trials are needed is not known"
-        )
+        unknown = "how many trials are needed is not known"
+        return f"{missed}, weights degenerate after {trials:,} trials ({most}); {unknown}"
+    reached = estimate.half_width / estimate.estimate
     needed = math.ceil(float(f"{trials * (reached / precision.relative_error) ** 2:.1e}"))
-    return (
-        f"precision out of reach: {asked}, {reached:.2g} reached with max_trials {precision.max_trials:,}, "
-        f"about {needed:,} trials needed"
-    )
+    return f"{missed}, {reached:.2g} reached with {most}, about {needed:,} trials needed"

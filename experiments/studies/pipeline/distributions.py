@@ -6,7 +6,7 @@ with the data. The order within a bucket is that of whole milliseconds. So each 
 empirical distribution though no task sees all times of a cell, and quantiles are exact, not approximate.
 
 The limits of a quantile need a second look at the times: the sums over trials of the times up to it say how many
-independent times they are worth (`estimation/quantiles.py`), and the order statistics at the ranks that follow from it
+independent times they are worth (`estimation/intervals.py`), and the order statistics at the ranks that follow from it
 are the limits.
 """
 
@@ -19,8 +19,8 @@ from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
 from experiments.studies.estimation.estimates import FailoverTimes
+from experiments.studies.estimation.intervals import LEVELS, Shares, shares_of
 from experiments.studies.estimation.moments import Sums
-from experiments.studies.estimation.quantiles import LEVELS, Shares, shares_of
 from experiments.studies.estimation.times import FAILOVER, HANDOVER
 from experiments.studies.pipeline.schemas import GOLD, conform
 
