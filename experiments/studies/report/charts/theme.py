@@ -20,13 +20,11 @@ ChartRow = dict[str, Any]
 
 _CONFIG = declared(ChartRow, __file__, "theme.yaml")
 PARTITIONS = "partitions"
-STATIC_WIDTH = 760
 SERIES = tuple(f"var(--series-{index})" for index in range(1, 7))
 """Six colours that readers with any colour vision tell apart (Okabe and Ito, 2008), as the page's variables."""
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
 ROW = 46
 _DIGITS = "['⁰','¹','²','³','⁴','⁵','⁶','⁷','⁸','⁹']"
-
 
 Channel = TypeVar("Channel", alt.X, alt.Y)
 
@@ -56,7 +54,8 @@ def finished(
     label: str = "",
     scaled: bool = False,
 ) -> Chart:
-    """One chart of that `height` in pixels, in both forms. `label`: in words, by default those of the `rows`."""
+    """One chart of that `height` in pixels, in both forms. `name`: also in the identifiers of the drawing, so that
+    they are unique in the page; `label`: in words, by default those of the `rows`."""
     label = label or " ".join(f"{row['name']}: {row['words']}." for row in rows)
     chart = alt.LayerChart(layer=list(layers)).properties(height=height)
     if scaled:
@@ -64,15 +63,11 @@ def finished(
     fit = alt.AutoSizeParams(type="fit-x", contains="padding")
     spec = chart.properties(width="container", autosize=fit).configure(**_CONFIG).to_dict()
     spec.pop("$schema", None)
-    svg = vl_convert.vegalite_to_svg(spec | {"width": STATIC_WIDTH})
-    return Chart(name, title, note, label, spec, _unique(svg, name), scaled)
-
-
-def _unique(svg: str, name: str) -> str:
-    """The drawing with identifiers that no other drawing of the page has."""
+    svg = vl_convert.vegalite_to_svg(spec | {"width": 760})
     for reference in ('id="', 'href="#', "url(#"):
         svg = svg.replace(reference, f"{reference}{name}-")
-    return re.sub('width="[^"]*" height="[^"]*" ', "", svg, count=1)
+    svg = re.sub('width="[^"]*" height="[^"]*" ', "", svg, count=1)
+    return Chart(name, title, note, label, spec, svg, scaled)
 
 
 def scalable(rows: Sequence[ChartRow], names: Sequence[str], *, scaled: bool) -> alt.Chart:
@@ -134,9 +129,15 @@ def by_name(names: Sequence[str]) -> tuple[alt.Scale, alt.Scale]:
     )
 
 
-def fitting(text: str) -> str:
-    """A Vega expression: `text`, or nothing where the chart is too narrow for it beside the name of its row."""
-    return f"7.6 * length(datum.name) + 7 * length({text}) < width ? {text} : ''"
+def labels(
+    names: alt.Chart, values: alt.Chart, y: alt.Y, text: str, offset: int | alt.UndefinedType = alt.Undefined
+) -> list[alt.Chart]:
+    """The name of each row at the left; at the right, unless the chart is too narrow for both, the Vega expression
+    `text`."""
+    fitting = f"7.6 * length(datum.name) + 7 * length({text}) < width ? {text} : ''"
+    name = names.mark_text(align="left", baseline="middle", fontWeight=600, limit=alt.expr("width"), yOffset=offset)
+    value = values.transform_calculate(text=fitting).mark_text(align="right", baseline="middle", yOffset=offset)
+    return [name.encode(x=alt.value(0), y=y, text="name:N"), value.encode(x=alt.value("width"), y=y, text="text:N")]
 
 
 def spans(values: Iterable[float], factor: float = 30.0) -> bool:
