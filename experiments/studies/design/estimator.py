@@ -1,14 +1,10 @@
-"""Which estimator the trials of a cell use: a function of the cell's parameters alone, so that trials can be added.
+"""Which estimator the trials of a cell use (docs/rare-events.md): a function of the cell's parameters alone, so that
+trials can be added.
 
-- `plain`: failures are drawn from the model.
-- `importance`: failures are biased, and weighted with their likelihood ratio (`failures/biased.py`). The failures have
-  to come at constant rates, and the cluster has to come back to a state with all brokers up and in sync, often.
-- `splitting`: paths that come closer to a loss are continued several times (`trials/splitting.py`). It needs neither.
-
-`auto` takes plain sampling where `ENOUGH_TRIALS` trials are expected to see `ENOUGH_LOSSES` loss events or more, or
-where none can occur; otherwise importance sampling if it can be used, otherwise splitting. The expectation is rough: it
-counts the ways in which all replicas of a partition are absent at once, with as many lost tails as a loss takes. Where
-splitting would gain little (`LEAST_STEP`), or failures are recorded, trials stay plain.
+Importance sampling (`failures/biased.py`) needs failures at constant rates, and a cluster that comes back to a state
+with all brokers up and in sync, often; splitting (`trials/splitting.py`) needs neither, but gains little where its
+steps are too improbable (`LEAST_STEP`). The number of losses that `auto` expects of plain trials is rough: it counts
+the ways in which all replicas of a partition are absent at once, with as many lost tails as a loss takes.
 """
 
 from __future__ import annotations

@@ -251,7 +251,7 @@ def _resolve(
         raise InputError(source, ".".join((place, *within)), found, error.allowed) from error
     if contents is None or recorded is None:
         return parameters
-    text, path = contents.text(recorded.file), contents.path_of(recorded.file)
+    text, path = contents.text(recorded.file), str(contents.folder / recorded.file)
     failures = record(recorded, text, path, parameters.brokers, parameters.duration_ms)
     return CellParameters.model_validate(dict(parameters) | {"failures": failures})
 

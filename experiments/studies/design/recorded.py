@@ -82,10 +82,6 @@ class Contents:
     texts: dict[str, str]
     folder: Path
 
-    def path_of(self, name: str) -> str:
-        """The file as errors name it."""
-        return str(self.folder / name)
-
     def text(self, name: str) -> str:
         """The content of a file, with line feeds at the ends of lines. Raises InputError if it cannot be read."""
         if name not in self.texts:

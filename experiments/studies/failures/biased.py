@@ -7,17 +7,16 @@ Stochastic Simulation, 2007, chapter V). It needs failures without memory: while
 may have any distribution. The next candidate is drawn at each change: a failure, a start, a regeneration.
 
 **When.** In the regeneration state (all brokers up, nothing pending: `trials/importance.py`) the rates are the model's.
-A broker is *absent* from its failure until it is started, its process takes part, its replicas have caught up
-(`absences.py`) and its former session has expired. While one is, the time R until the next change is known: a start,
-the end of an absence, the outage of an event that has struck. Repair times are drawn at the failure. A failure is
-*forced* before the change (Lewis and Boehm, Nuclear Engineering and Design 77, 1984): with probability q there is one,
-at a time T from its distribution under the model given T < R; otherwise there is none. After a burst several changes
-follow each other, so q spreads the probability over the time H until no broker is absent: q = `FORCED` R / (H + `SHORT`
-m / d), where m is the mean time to repair, d the number of brokers absent, and each part of H counts `DAMAGED` times
-more or less than the present for each replica more or less that is absent of the most damaged partition. Once the ISR
-is below min ISR writes are refused, and what was acknowledged can be lost for a while only, until it is flushed or
-written back (`exposed_ms`): this time counts as one replica more, and its end is a change. With L the sum of the rates
-and F(t) = 1 - exp(-L t), the likelihood ratio is
+A broker is *absent* from its failure until its replicas have caught up (`absences.py`) and its former session has
+expired. While one is, the time R until the next change is known: a start, the end of an absence, the outage of an event
+that has struck. A failure is *forced* before the change (Lewis and Boehm, Nuclear Engineering and Design 77, 1984):
+with probability q there is one, at a time T from its distribution under the model given T < R; otherwise there is none.
+After a burst several changes follow each other, so q spreads the probability over the time H until no broker is absent:
+q = `FORCED` R / (H + `SHORT` m / d), where m is the mean time to repair, d the number of brokers absent, and each part
+of H counts `DAMAGED` times more or less than the present for each replica more or less that is absent of the most
+damaged partition. Once the ISR is below min ISR, what was acknowledged can be lost only until it is flushed or written
+back (`exposed_ms`): this time counts as one replica more, and its end is a change. With L the sum of the rates and
+F(t) = 1 - exp(-L t), the likelihood ratio is
 
     F(R) / q                            once the failure has happened,
     exp(-L t) / (1 - q F(t) / F(R))     at t after the last change, while it has not.
@@ -185,7 +184,6 @@ class BiasedTimeline:
         self._biased = False
 
     def _carry_out(self, change: _Change) -> None:
-        """The change has happened."""
         self._log_weight += change.log_ratio
         self._changed_ms = change.time_ms
         if change.start >= 0:
@@ -311,8 +309,7 @@ class BiasedTimeline:
         else:
             outages = list(found.source.strike(at_ms, self._draws[found.source.name]))
             down, together = found.source.down, found.source.together
-        struck = {outage.broker for outage in outages}
-        ends_bias = self._ends_bias(self._ends_ms.keys() | struck)
+        ends_bias = self._ends_bias(self._ends_ms.keys() | {outage.broker for outage in outages})
         number = min(1, len(outages)) if together else len(outages)
         long = LONG if self._biased and not ends_bias else 0.0
         lengths_ms, log_ratio = draw_lengths(down, number, long, self._random)
@@ -320,8 +317,7 @@ class BiasedTimeline:
         least = 0.0 if not self._biased else LOSING_FIRST if is_first else LOSING_NEXT
         for index, outage in enumerate(outages):
             kind, kind_log_ratio = draw_kind(found.kinds, least, self._random)
-            length_ms = lengths_ms[0 if together else index]
-            outages[index] = outage._replace(kind=kind, up_ms=outage.down_ms + length_ms)
+            outages[index] = outage._replace(kind=kind, up_ms=outage.down_ms + lengths_ms[0 if together else index])
             log_ratio += kind_log_ratio
         return outages, log_ratio
 

@@ -1,16 +1,13 @@
 """The outages of a cell that do not come from a broker's own renewal process, by time.
 
-Poisson events are declared in `sources.py`. The others are scheduled:
+Poisson events are declared in `sources.py`. The others are scheduled (docs/failure-models.md):
 
-- *Rolling restarts*: in each round broker 0 is shut down in a controlled way, is started after its down time, and after
-  a pause comes broker 1. A broker that is down when its turn comes is left out. With a stationary start the phase of
-  the rounds is uniform over a period; with a fresh start the first round begins one period after time 0.
-- *Recorded failures, replayed*: the record as it is from time 0, so every trial has the same failures.
-- *Recorded failures, in blocks*: the circular block bootstrap (Politis and Romano, A circular block-resampling
-  procedure for stationary data, 1992), a moving-block bootstrap on the record joined end to start. A trial is a
-  sequence of blocks, each of which begins at a uniform random time of the record and has the outages of all brokers
-  that begin in it: correlations between brokers, and over times shorter than a block, are kept. An outage keeps its
-  length, also beyond the end of its block.
+- *Rolling restarts*: with a stationary start the phase of the rounds is uniform over a period; with a fresh start the
+  first round begins one period after time 0. A broker that is down when its turn comes is left out.
+- *Recorded failures*: replayed from time 0, so every trial has the same ones, or drawn in blocks by the circular block
+  bootstrap (Politis and Romano, A circular block-resampling procedure for stationary data, 1992): a trial is a sequence
+  of blocks, each of which begins at a uniform random time of the record, joined end to start, and has the outages of
+  all brokers that begin in it. An outage keeps its length, also beyond the end of its block.
 """
 
 from __future__ import annotations

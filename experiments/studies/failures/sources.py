@@ -1,19 +1,16 @@
-"""Outages, and the Poisson processes of shared causes of failure.
+"""Outages, and the Poisson processes of shared causes of failure (docs/failure-models.md).
 
 An *outage source* is an iterator of :class:`Outage` in time order. It draws from random streams of its own, so that a
 cell with more sources has the same failures otherwise, and knows nothing of the protocol. A failure model of one's own
 is such an iterator: `DrawnTimeline(params, seed, outages=..., own_failures=False)` runs on it.
 
 Shared causes that strike at random times are declared as data, :class:`PoissonSource`. Plain sampling draws the events
-at the declared rate (:func:`poisson_outages`); importance sampling may draw them at another one.
-
-- Power events of the cluster and of each rack strike all brokers of their domain at once. They are failures of
-  machines: a lossy one takes the page cache, and with it the unflushed tail, also where the broker's process is down
-  already, as far as the kernel has not written it back. With a down time no broker of the domain starts before its end.
-- Bursts strike some brokers within a short window (Ford et al., Availability in Globally Distributed Storage Systems,
-  OSDI 2010, section 4: most failures of a burst lie within 2 minutes, and large bursts concentrate on racks). Which
-  brokers an event strikes is drawn independently of everything else. So the events that strike a given set of brokers
-  are a Poisson process by themselves (marking theorem: Kingman, Poisson Processes, 1993, 5.2): :func:`split_bursts`.
+at the declared rate (:func:`poisson_outages`); importance sampling may draw them at another one. Power events are
+failures of machines: a lossy one takes the page cache, and with it the unflushed tail, also where the broker's process
+is down already, as far as the kernel has not written it back. Which brokers a burst strikes (Ford et al., Availability
+in Globally Distributed Storage Systems, OSDI 2010, section 4) is drawn independently of everything else. So the bursts
+that strike a given set of brokers are a Poisson process by themselves (marking theorem: Kingman, Poisson Processes,
+1993, 5.2): :func:`split_bursts`.
 """
 
 from __future__ import annotations

@@ -204,11 +204,11 @@ class DrawnTimeline:
 class BranchingTimeline(DrawnTimeline):
     """The timeline of `seed` with branches, in the order of their times: drawn with another seed from each on.
 
-    Splitting continues a path several times from the same state. The simulated cluster cannot be copied, so a path is
-    repeated from its beginning with the same random numbers up to the branch, and with others afterwards, which are
-    drawn given the state of the failure model then: the remaining time to failure of a broker that is up given its age,
-    the remaining repair given the time down, the next event of a Poisson process without memory. What is scheduled
-    (rolling restarts, recorded failures, repairs and later outages of shared events that have struck) stays as it is.
+    The simulated cluster cannot be copied, so splitting repeats a path from its beginning with the same random numbers
+    up to the branch. The others are drawn given the state of the failure model then: the remaining time to failure of a
+    broker that is up given its age, the remaining repair given the time down, the next event of a Poisson process
+    without memory. What is scheduled (rolling restarts, recorded failures, repairs and later outages of shared events
+    that have struck) stays as it is.
     """
 
     def __init__(self, params: CellParameters, seed: int, branches: Sequence[Branch], begins_ms: int = 0) -> None:
@@ -233,8 +233,7 @@ class BranchingTimeline(DrawnTimeline):
                     repair_ms = longer_than_ms(self._params.broker_mttr, passed_ms, self._repairs[broker])
                     self._schedule_start(broker, since_ms + repair_ms)
             elif self._mttf is not None:
-                life_ms = longer_than_ms(self._mttf, passed_ms, self._lifetimes[broker])
-                self._push(since_ms + life_ms, broker)
+                self._push(since_ms + longer_than_ms(self._mttf, passed_ms, self._lifetimes[broker]), broker)
 
     def _fail(self, time_ms: int, broker: NodeId, kind: OutageKind, up_ms: int, cause: str) -> Event:
         self._since_ms[broker], self._own_repair[broker] = time_ms, cause == "broker"
