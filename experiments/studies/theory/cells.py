@@ -28,7 +28,6 @@ COVERS = (
     "balanced, or proactive with generation kip-966, everything else at its default; up to 5 replicas, or 3 where "
     "detection is not instant"
 )
-_BUILT_IN_FAILURES = 1_800
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ def default_cells() -> list[ValidationCell]:
     built_in, source = declared(_BuiltIn, __file__, "cells.yaml"), "built-in cells"
     given = [generation | setting for setting in built_in.settings for generation in built_in.generations]
     given += built_in.detection
-    common = [_cell(cell, source, f"cells[{index}]", _BUILT_IN_FAILURES) for index, cell in enumerate(given)]
+    common = [_cell(cell, source, f"cells[{index}]", failures=1_800) for index, cell in enumerate(given)]
     plain = [replace(cell, parameters=cell.parameters.model_copy(update={"estimator": "plain"})) for cell in common]
     return plain + [_cell(setting, source, f"rare[{index}]") for index, setting in enumerate(built_in.rare)]
 

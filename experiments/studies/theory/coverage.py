@@ -41,7 +41,6 @@ from experiments.studies.trials.importance import run_importance_trial
 from experiments.support.declared import declared
 
 TRIALS = 8
-CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ class Coverage:
     @property
     def agrees(self) -> bool:
         """Whether so few studies hold the value by chance in a thousandth of cases at least."""
-        return float(binom.cdf(self.covered, self.studies, CONFIDENCE)) >= 0.001
+        return float(binom.cdf(self.covered, self.studies, 0.95)) >= 0.001
 
 
 def cells() -> Iterator[tuple[str, bool, CellParameters]]:

@@ -1,24 +1,8 @@
 """The Markov model of one partition: who is up, who may lead, and whose log holds what was acknowledged.
 
-Assumptions. They are those of docs/theory.md, which says how well a study meets each.
-
-1. Brokers fail independently at the rate `fail` while they run; repairs take exponential times of rate `repair`.
-2. A failure is unclean with probability `unclean`, otherwise a controlled shutdown, which flushes the log. An unclean
-   one loses everything that was not flushed with probability `lossy`. A flush by policy, or the kernel that writes the
-   page cache back, makes what a log holds durable after an exponential time of rate `write_back`. While writes go on
-   the last record is always younger than that.
-3. The controller notices an unclean failure after an Erlang time of `phases` stages, each of rate `notice`; with no
-   stages at once. A broker that is repaired earlier waits until then (its former session must expire first).
-4. Elections, recoveries, catch-up and changes of the ISR take no time. Every running broker is in the ISR while there
-   is a leader that runs.
-5. Writes are continuous: whenever the leader and all of the ISR run and the ISR has min ISR members, a record is
-   acknowledged that the ISR alone holds.
-6. A loss is the start of a leader whose log lacks an acknowledged record. What it lacks is then no longer counted:
-   the same records cannot be lost twice.
-7. Where several replicas are equally entitled to lead, each is chosen with the same probability.
-
-The rules are those of KIP-497 and KIP-966 and of Kafka's code. They are written down here a second time, beside
-`protocol/controller/partition_change.py` and `recovery_decisions.py`, so that the chain is a check of the protocol:
+docs/theory.md lists the assumptions. The rules are those of KIP-497 and KIP-966 and of Kafka's code. They are written
+down here a second time, beside `protocol/controller/partition_change.py` and `recovery_decisions.py`, so that the chain
+is a check of the protocol:
 
 | generation | who leaves the ISR becomes | without a running ISR member the leader is |
 |---|---|---|
@@ -310,7 +294,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The `rules`, the number of `replicas`, and the rates and probabilities of the assumptions above."""
+    """The `rules`, the number of `replicas`, and rates and probabilities (docs/theory.md); `notice`: of a stage."""
 
     rules: Rules
     replicas: int

@@ -1,10 +1,8 @@
 """The simulation against the Markov chain: many trials of a cell, and for each metric how far apart the two are.
 
-Trials are sized by the chain: as many as give `WANTED_EVENTS` of the rarest metric that can be had within a number of
-broker failures. Metrics of which fewer than `MIN_EVENTS` are expected are left out, or compared by importance sampling
-(`trials/importance.py`), by `WEIGHTED_TRIALS` trials of some 25 cycles each. The values of these are sums of weights,
-so all of the variance is that of the trials; results that are worth fewer than `LEAST_EFFECTIVE` events of equal weight
-are left out.
+docs/theory.md says how trials are sized, which metrics are compared by importance sampling or left out, and when a cell
+is repeated. In importance sampling values are sums of weights, so all of the variance is that of the trials; results
+that are worth fewer than `LEAST_EFFECTIVE` events of equal weight are left out.
 
 The z-score compares the sum over trials with the value that the chain predicts. If the chain is right, the sum behaves
 like a sum of random portions at the times of a Poisson process, which a gamma distribution of the same mean and
@@ -12,9 +10,6 @@ variance describes well, including its skewness; a normal one would make low sum
 The variance is that of the trials, scaled to the predicted mean (a sum of random portions has a variance proportional
 to its mean), and at least Poisson's for counts. The probability of a smaller sum becomes a quantile of Student's t,
 because the variance is estimated, and then z.
-
-One of a thousand results lies beyond 99.9 % by chance, and a run has some hundred results. So a cell with such a result
-is repeated with twice as many new trials, and those alone count: chance does not do it twice, an error does.
 """
 
 from __future__ import annotations
