@@ -14,10 +14,9 @@ Events of one trial may come together. So v is at least the variance of the tota
 (t / z)^2 because it is estimated, and m is at least v / y, the size of a cluster. Neither is ever less than for single
 independent events: the guard only widens.
 
-With nothing seen, low is 0 and high = -ln(alpha / 2) / T after T partition-years; as a one-sided bound,
--ln(0.05) / T = 3.00 / T (the "rule of three"). Lost records have that bound times the assumed size of an event
-(`assumed_sizes`), and the sizes of few events are averaged with it: m is at least (size + y) / (events + 1). Partitions
-count as independent until events are seen together.
+With nothing seen (docs/statistics.md), low is 0 and high = -ln(alpha / 2) / T after T partition-years. Lost records
+have that bound times the assumed size of an event (`assumed_sizes`), and the sizes of few events are averaged with it:
+m is at least (size + y) / (events + 1). Partitions count as independent until events are seen together.
 
 *Shares of time*: offline, rejecting, stalled. A share p has the effective sample size n* = p (1 - p) / Var(p) (Korn and
 Graubard, Survey Methodology 24, 1998): so many independent observations have a mean of the same variance. Var(p) is
@@ -28,27 +27,19 @@ The limits are Clopper and Pearson's (Biometrika 26, 1934) with p n* of n* succe
 
 Few episodes say little about how long the next one lasts. Var(p) is therefore at least that of independent episodes of
 exponential length, 2 p^2 / k after k episodes, and the upper limit is at least the gamma limit with one more episode of
-the assumed mean length D (of the largest weight). With no episode in T years it is the bound of the episodes' rate
-times D: 3.00 / T x D as a one-sided 95 % bound.
+the assumed mean length D (of the largest weight).
 
 Where the weights of the trials degenerate (`moments.py`) the interval is from 0 to a bound that does not rest on them.
 
-*Assumed sizes.* The bound of a total of which nothing was seen is the bound of the rate of its events times the mean
-size of an event, which is assumed:
-
-- *stalled*: until the controller fences the silent broker and a leader answers: `detection`, and a second.
-- *offline*, *rejecting*, *not writable*: until replicas return. Even if all replicas are down and all of them are
-  waited for, that is the longest of `replication_factor` times to repair: (1 + 1/2 + ... + 1/RF) mean down times if
-  they are exponential (Renyi, 1953). Detection and a second come on top.
-- *lost records*: all records that a trial writes to the partition, one for each change of its state at most.
-- other counts: an event counts as one.
-
-Overlapping repairs that keep extending an episode, repair times with a heavy tail and manual recovery may last longer.
+*Assumed sizes* (:func:`assumed_sizes`, docs/statistics.md). Even if all replicas are down and all of them are waited
+for, they are back after the longest of `replication_factor` times to repair: (1 + 1/2 + ... + 1/RF) mean down times if
+they are exponential (Renyi, 1953). Overlapping repairs that keep extending an episode, repair times with a heavy tail
+and manual recovery may last longer.
 
 *Quantiles of times*: distribution-free, from order statistics. Of n independent times, B ~ Binomial(n, p) lie below the
 p-quantile, so that the order statistics of ranks l and u with P(B < l) <= alpha / 2 and P(B >= u) <= alpha / 2 enclose
 it with probability 1 - alpha, whatever the distribution (David and Nagaraja, Order Statistics, 2003, 7.1). If no such u
-exists, the times have no upper limit for that quantile: 99 % of 100 outages say nothing about the longest of 1,000.
+exists, the times have no upper limit for that quantile.
 
 Outages of one trial depend on each other. So n is not their number m but n* = m / deff (Woodruff, JASA 47, 1952): the
 share of times up to the estimated quantile is a ratio estimator over trials, with the residuals of `moments.py`; n* is

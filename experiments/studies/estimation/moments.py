@@ -1,10 +1,7 @@
 """The sums over a cell's trials that every estimate is made of, and the ratio estimator with its variance.
 
-A trial has an exposure w (partition-years) and, for each metric, a value x (a count, a total, or partition-years spent
-in a state). Both are weighted with the likelihood ratios of the rows that they were measured by; in plain sampling
-every weight is 1 and w is the length of the trial times its partitions. The metric is estimated by the ratio
-r = sum(x) / sum(w). Trials are independent of each other, events within one are not, so the variance is taken over
-trials, by linearisation (Cochran, Sampling Techniques, 1977, 6.4): with the residuals e = x - r w,
+docs/statistics.md has the theory: value x and exposure w of a trial, the ratio r = sum(x) / sum(w), and, by
+linearisation with the residuals e = x - r w,
 
     Var(r) = n / (n - 1) sum(e^2) / (sum w)^2,    sum(e^2) = sum(x^2) - 2 r sum(x w) + r^2 sum(w^2).
 
@@ -12,17 +9,9 @@ Only sums occur, so that Spark adds them up and Python needs no trial.
 
 *The health of weights.* With importance sampling or splitting a few trials may carry most of the total weight: then the
 variance over trials is as unknown as the total, and an interval made of it is too narrow, without a sign of it in the
-interval. The signs are in the weights (Owen, Monte Carlo theory, methods and examples, 2013, 9.3):
-
-- Kish's effective sample size (sum w)^2 / sum w^2 of the events is below :data:`LEAST_EFFECTIVE_SAMPLE_SIZE`;
-- one event has more than :data:`LARGEST_SHARE` of the weight;
-- trials differ so much that their total is worth fewer independent events than that, (sum x)^2 / Var(sum x): events of
-  one trial may be copies of each other, as the paths of splitting are;
-- the mean weight of the exposure, which is 1 in expectation, is not within a factor :data:`MEAN_WEIGHT` of it.
-
-An estimate with any of them is degenerate. Its interval is from 0 to an upper bound that does not rest on the weights
-of its events: the bound of a rate of which nothing was seen in the effective exposure of the trials, if that is larger.
-Plain sampling, with all weights 1, is never degenerate: its intervals are exact for few events.
+interval. The signs are in the weights (:func:`degeneracy`). Trials count because events of one trial may be copies of
+each other, as the paths of splitting are. The interval of a degenerate estimate is from 0 to an upper bound that does
+not rest on the weights of its events. Plain sampling, with all weights 1, is never degenerate.
 """
 
 from __future__ import annotations

@@ -1,27 +1,15 @@
 """Differences and ratios between two cells whose trials are pairs: trial k of both saw the same failures.
 
-What the failures add to both cells cancels in the difference. With the residuals e = x - r w of the two cells over
-their common trials (`moments.py`),
+What the failures add to both cells cancels in the difference. docs/statistics.md has the covariance, the limits of the
+difference, which recover the variances from the limits of each cell (Zou and Donner, Statistics in Medicine 27, 2008;
+with correlation: Zou, Psychological Methods 12, 2007), and the gain of pairing. Cells that are not paired have rho = 0.
 
-    Cov(r_a, r_b) = n / (n - 1) sum(e_a e_b) / (W_a W_b),    rho = Cov / sqrt(Var(r_a) Var(r_b)).
-
-The limits of the difference r_b - r_a recover the variances from the limits l, u of each cell (Zou and Donner,
-Statistics in Medicine 27, 2008; with correlation: Zou, Psychological Methods 12, 2007):
-
-    low  = r_b - r_a - sqrt((r_b - l_b)^2 + (u_a - r_a)^2 - 2 rho (r_b - l_b)(u_a - r_a))
-    high = r_b - r_a + sqrt((u_b - r_b)^2 + (r_a - l_a)^2 - 2 rho (u_b - r_b)(r_a - l_a)).
-
-For many events this is the paired t interval, for few it has the skewness of the exact limits of each cell, and where
-no pair differs it is not of length 0. The limits of the ratio are those of the difference of the logarithms, but not
-closer to 1 than those of the difference allow, 1 / (1 - low / r_b) and 1 + high / r_a: where few pairs differ, the
-logarithms are too narrow. Cells that are not paired have rho = 0.
+The limits of the ratio are those of the difference of the logarithms, but not closer to 1 than those of the difference
+allow, 1 / (1 - low / r_b) and 1 + high / r_a: where few pairs differ, the logarithms are too narrow.
 
 Two settings may meet the same events by structure: in every pair of trials both have the same value, down to rounding.
 Then the difference is not unknown, it is 0 under these failures, and more trials of them do not change that; only
 events that were seen say so (:attr:`Comparison.identical`).
-
-The gain of pairing is (Var(r_a) + Var(r_b)) / Var(r_b - r_a): by so much the number of trials would have to grow for
-independent cells to give an interval of the same length.
 """
 
 from __future__ import annotations
