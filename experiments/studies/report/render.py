@@ -178,23 +178,17 @@ def _answers(study: StudyPlan, found: Sequence[Group]) -> dict[str, object]:
 def _assumptions(study: StudyPlan, found: Sequence[Group]) -> dict[str, object]:
     """What is assumed about failures, and how harsh that is."""
     function = None if study.functions is None else study.functions.failure_model
-    common, of_some = _assumed(found, function)
+    each = [shared_assumptions({s.full_name: s.parameters for s in group.settings}, function) for group in found]
+    common, own = split_common([(group.name, shared) for group, (shared, _) in zip(found, each, strict=True)])
     rates = [(group.name or "this study", group.reference.parameters) for group in found] if function is None else []
     return {
         "assumed": common,
-        "assumed_of_some": of_some,
+        "assumed_of_some": own + [row for _, rows in each for row in rows],
         "failure_rates": beside_published(rates) if rates else [],
         "harsh": in_comparison(rates),
         "parameters": words.parameter_rows([cell.parameters for cell in study.cells]),
         "on_processes": all(cell.parameters.engine == "ray" for cell in study.cells),
     }
-
-
-def _assumed(found: Sequence[Group], function: str | None) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """The sentences that hold for all settings; and those of single groups, and of single settings, by name."""
-    each = [shared_assumptions({s.full_name: s.parameters for s in group.settings}, function) for group in found]
-    common, own = split_common([(group.name, shared) for group, (shared, _) in zip(found, each, strict=True)])
-    return common, own + [row for _, rows in each for row in rows]
 
 
 def _tables(study: StudyPlan, found: Sequence[Group]) -> dict[str, object]:

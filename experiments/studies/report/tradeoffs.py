@@ -115,10 +115,9 @@ def price(other: Setting, metric: str, clause: str) -> Price:
 def prices(other: Setting) -> str:
     """What running the reference instead of `other` changes in all of `PRICES`, in sentences."""
     found = [price(other, metric, clause) for metric, clause in PRICES]
-    begins = {"The price: ": "more", "The gain: ": "less"}
     sentences = {
         begin: "; ".join(str(each) for each in found if each.kind == kind and each.size)
-        for begin, kind in begins.items()
+        for begin, kind in (("The price: ", "more"), ("The gain: ", "less"))
     }
     others = (str(each) for each in found if each.kind in ("none", "unknown") or not each.size)
     sentences[""] = capitalised("; ".join(others))

@@ -1,11 +1,10 @@
 """The answer to a study's question, in words that claim what the trials show and nothing more.
 
-Four kinds of answer. *Decided*: one setting is shown to be the best under its assumptions (`estimation/selection.py`);
-the answer names it, the effect of each decision by pairs of trials, and its price in availability. *Equal*: all that
-may be the best meet the same events (`alike.py`), so that more trials would not separate them; the answer says why, and
-what would. *Undecided*: several settings may be the best; the answer says so first, and how many trials would decide,
-and recommends none of them, since a small study would else recommend whichever is available longest. *Described*: the
-study has one setting and nothing to choose.
+Four kinds of answer. *Decided*: one setting is shown to be the best under its assumptions (`estimation/selection.py`).
+*Equal*: all that may be the best meet the same events (`alike.py`), so that more trials would not separate them; the
+answer says what would. *Undecided*: several settings may be the best; the answer says how many trials would decide, and
+recommends none of them, since a small study would else recommend whichever is available longest. *Described*: the study
+has one setting and nothing to choose.
 
 Every statement about two settings rests on the interval of their difference: "more" or "less" is said where it excludes
 0, "equivalent" where the study names a margin and the interval of the ratio lies within it. Where weights degenerate
@@ -137,10 +136,9 @@ def judge_group(study: StudyPlan, group: Group) -> Verdict:
         release = GENERATIONS[best.parameters.generation].sentence
         return Verdict("decided", headline, ((release,), *effects, _cost(best)))
     if _equal(study, group):
-        names = _ruled_out(group)
-        ruled_out = (f" The study rules out {listed(names)}.",) if names and len(names) <= NAMED_AT_MOST else ()
-        return Verdict("equal", (*_equality(metric, same), *ruled_out), (*_why_equal(same), *effects))
-    headline = (*_undecided(metric, group), " ", *_trials_needed(study, group))
+        headline = (*_equality(metric, same), _ruled_out("The study", group))
+        return Verdict("equal", headline, (*_why_equal(same), *effects))
+    headline = (f"{_undecided(metric, group)} ", *_trials_needed(study, group))
     parts = (_equality(metric, same), *_why_equal(same)) if same else ()
     return Verdict("undecided", headline, (*parts, *effects))
 
@@ -155,8 +153,10 @@ def _equality(metric: Metric, same: tuple[Setting, ...]) -> Sentence:
     return (begin, *_value(metric, found), *_unit(metric), ".")
 
 
-def _ruled_out(group: Group) -> list[str]:
-    return [setting.name for setting in group.settings if setting not in group.undecided]
+def _ruled_out(subject: str, group: Group) -> str:
+    """` It rules out A and B.`; empty for none, and for many."""
+    names = [setting.name for setting in group.settings if setting not in group.undecided]
+    return f" {subject} rules out {listed(names)}." if 0 < len(names) <= NAMED_AT_MOST else ""
 
 
 def cautions(study: StudyPlan) -> list[str]:
@@ -180,14 +180,12 @@ def _shown_price(study: StudyPlan, group: Group) -> Sentence:
     return ()
 
 
-def _undecided(metric: Metric, group: Group) -> Sentence:
-    names, ruled_out = [setting.name for setting in group.undecided], _ruled_out(group)
-    settings = counted(len(names), "setting")
+def _undecided(metric: Metric, group: Group) -> str:
+    names = [setting.name for setting in group.undecided]
+    settings, is_all = counted(len(names), "setting"), len(names) == len(group.settings)
     which = f"which of {settings}" if len(names) > NAMED_AT_MOST else f"whether {listed(names, 'or')}"
-    headline = f"This study cannot tell {which if ruled_out else f'which of its {settings}'} {metric.best}."
-    if ruled_out and len(ruled_out) <= NAMED_AT_MOST:
-        headline += f" It rules out {listed(ruled_out)}."
-    return (headline,)
+    which = f"which of its {settings}" if is_all else which
+    return f"This study cannot tell {which} {metric.best}.{_ruled_out('It', group)}"
 
 
 def _trials_needed(study: StudyPlan, group: Group) -> Sentence:
@@ -269,7 +267,7 @@ def _effect(study: StudyPlan, reference: Setting, other: Setting) -> Sentence:
     if are_alike(reference, other, metric.name):
         return (f"{context}{mine} and {its} have the same {metric.noun.removeprefix('the ')}: ", *ours, *unit, ".")
     if verb is None:
-        limits = _difference(metric, rounded(difference))
+        limits = _interval(metric, rounded(difference), signed=True)
         begin = f"{context}{mine} and {its} are not told apart: "
         return (begin, *ours, " and ", *theirs, *unit, "; difference ", *limits, ".")
     ratio = _inverse_ratio(compared, paired=study.pairing)
@@ -358,13 +356,11 @@ def _value(metric: Metric, value: Estimate) -> Sentence:
     if value.is_bound:
         begin, end = ("not known", ", weights degenerate") if value.degenerate else ("none seen", "")
         return (f"{begin} (at most ", _high(metric, value), f"{end})")
-    if metric.estimator is FRACTION:
-        return (_with_limits(value),)
-    return (Rate(value.estimate), " (", Rate(value.ci_low), " to ", Rate(value.ci_high), ")")
+    return _interval(metric, value)
 
 
-def _difference(metric: Metric, found: Difference) -> Sentence:
+def _interval(metric: Metric, found: Estimate | Difference, *, signed: bool = False) -> Sentence:
     if metric.estimator is FRACTION:
-        return (_with_limits(found, signed=True),)
-    estimate, low, high = (Rate(value, signed=True) for value in (found.estimate, found.ci_low, found.ci_high))
+        return (_with_limits(found, signed=signed),)
+    estimate, low, high = (Rate(value, signed) for value in (found.estimate, found.ci_low, found.ci_high))
     return (estimate, " (", low, " to ", high, ")")

@@ -143,8 +143,7 @@ def times(estimate: float, low: float, high: float, *, signed: bool = False) -> 
     name, size = time_unit([estimate] if estimate and not signed else [estimate, low, high])
     if size == TIME_UNITS[-1][1] / MINUTES_PER_YEAR and max(abs(low), abs(high), abs(estimate)) < size and high:
         return "<1 ms", ""
-    write = signed_number if signed else number
-    value, begin, end = (write(share / size) for share in (estimate, low, high))
+    value, begin, end = ((signed_number if signed else number)(share / size) for share in (estimate, low, high))
     return f"{value} {name}", f"{begin} to {end} {name}"
 
 
@@ -164,8 +163,7 @@ def time_interval(value: Estimate) -> str:
     """The same of a share of time, as time per year in the unit of the estimate."""
     if value.one_sided:
         return f"at most {minutes(value.ci_high)}, one-sided"
-    limits = times(value.estimate, value.ci_low, value.ci_high)[1].replace(" to ", " – ")
-    return f"{limits}{degenerate(value)}"
+    return times(value.estimate, value.ci_low, value.ci_high)[1].replace(" to ", " – ") + degenerate(value)
 
 
 def degenerate(value: Estimate) -> str:

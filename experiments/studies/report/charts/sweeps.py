@@ -181,12 +181,11 @@ def _curve(metric: Metric, name: str, points: Sequence[tuple[float, Setting]]) -
                      alt.Tooltip("estimate:Q", title=title, format=".3~g")],
         ),
     ]  # fmt: skip
-    words = (f"{row['line']} at {number(row['x'])}: {number(row['estimate'])}." for row in rows)
     return finished(
         layers,
         HEIGHT,
         name=f"curve-{name}",
         title=f"{capitalised(metric.title)} against {_axis_title(name)}",
-        label=" ".join(words),
+        label=" ".join(f"{row['line']} at {number(row['x'])}: {number(row['estimate'])}." for row in rows),
         scaled=scaled,
     )

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import cycle, islice
 from typing import Any, TypeVar
 
 import altair as alt
@@ -104,8 +105,7 @@ _POWER = f"'10' + (datum.value < 1 ? '⁻' : '') + {_superscript(f'abs({_EXPONEN
 
 def log_axis(title: str | None) -> alt.Axis:
     """The axis of a log scale: lines and labels at powers of ten."""
-    plain = "format(datum.value, ',~r')"
-    label = f"{_IS_POWER} ? (datum.value < 1e-4 || datum.value > 1e5 ? {_POWER} : {plain}) : ''"
+    label = f"{_IS_POWER} ? (datum.value < 1e-4 || datum.value > 1e5 ? {_POWER} : format(datum.value, ',~r')) : ''"
     at_powers = alt.condition(_IS_POWER, alt.value(1), alt.value(0))
     return alt.Axis(title=title, labelExpr=label, labelOverlap=True, gridOpacity=at_powers, tickOpacity=at_powers)
 
@@ -116,17 +116,13 @@ def axis(
     """The field of that name on a log scale if `logs`, otherwise on the scale `linear` with about so many `ticks`."""
     if not logs:
         return channel(name, scale=linear, axis=alt.Axis(title=title, tickCount=ticks))
-    scale = alt.Scale(type="log", nice=True) if nice else alt.Scale(type="log")
-    return channel(name, scale=scale, axis=log_axis(f"{title} (log scale)"))
+    return channel(name, scale=alt.Scale(type="log", nice=nice or alt.Undefined), axis=log_axis(f"{title} (log scale)"))
 
 
 def by_name(names: Sequence[str]) -> tuple[alt.Scale, alt.Scale]:
     """The scales that give each name a colour and a shape."""
-    pick = [index % len(SERIES) for index in range(len(names))]
-    return (
-        alt.Scale(domain=names, range=[SERIES[index] for index in pick]),
-        alt.Scale(domain=names, range=[SHAPES[index] for index in pick]),
-    )
+    colours, shapes = (list(islice(cycle(each), len(names))) for each in (SERIES, SHAPES))
+    return alt.Scale(domain=names, range=colours), alt.Scale(domain=names, range=shapes)
 
 
 def labels(

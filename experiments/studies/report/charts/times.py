@@ -145,14 +145,17 @@ def _row(position: int, name: str, times: FailoverTimes, noun: str) -> ChartRow:
 
 def _marks(rows: Sequence[ChartRow]) -> list[alt.Chart]:
     """The quantiles of each row with their intervals, and the longest time."""
-    base = alt.Chart(alt.InlineData(rows))
-    y = alt.Y("marks_y:Q", axis=None)
+    base, y = alt.Chart(alt.InlineData(rows)), alt.Y("marks_y:Q", axis=None)
     tooltip = [alt.Tooltip("name:N", title="setting"), alt.Tooltip("words:N", title="times")]
     points = (("max", "stroke", "var(--muted)"), ("p50", "circle", SERIES[0]), ("p99", "diamond", SERIES[1]))
     return [
         base.mark_rule(strokeWidth=1.5, color="var(--muted)").encode(x=alt.X("p50:Q"), x2="max:Q", y=y),
-        _limits(rows, "p50", SERIES[0]),
-        _limits(rows, "p99", SERIES[1]),
+        *(
+            alt.Chart(alt.InlineData([row for row in rows if row[f"{name}_low"] is not None]))
+            .mark_rule(strokeWidth=7, opacity=0.35, strokeCap="round", color=colour)
+            .encode(x=alt.X(f"{name}_low:Q"), x2=f"{name}_high:Q", y=y)
+            for name, _, colour in points[1:]
+        ),
         *(
             base.mark_point(shape=shape, filled=True, size=90, opacity=1, color=colour).encode(
                 x=alt.X(f"{name}:Q"), y=y, tooltip=tooltip
@@ -160,11 +163,3 @@ def _marks(rows: Sequence[ChartRow]) -> list[alt.Chart]:
             for name, shape, colour in points
         ),
     ]
-
-
-def _limits(rows: Sequence[ChartRow], name: str, colour: str) -> alt.Chart:
-    """The intervals of one quantile, for the rows that have them."""
-    limited = [row for row in rows if row[f"{name}_low"] is not None]
-    mark = alt.Chart(alt.InlineData(limited)).mark_rule(strokeWidth=7, opacity=0.35, strokeCap="round", color=colour)
-    found: alt.Chart = mark.encode(x=alt.X(f"{name}_low:Q"), x2=f"{name}_high:Q", y=alt.Y("marks_y:Q", axis=None))
-    return found

@@ -59,8 +59,8 @@ def tradeoff_chart(group: Group, number_of_group: int) -> Chart | None:
     log_x = spans([row["x"] for row in rows])
     x_floor = floor_of([row["x"] for row in rows], [row["x_high"] for row in rows]) if log_x else 0.0
     for row in rows:
-        row |= {"y": max(row["y"], floor), "y_low": max(row["y_low"], floor), "x": max(row["x"], x_floor)}
-        row |= {"x_low": max(row["x_low"], x_floor)}
+        least = {"y": floor, "y_low": floor, "x": x_floor, "x_low": x_floor}
+        row |= {name: max(row[name], value) for name, value in least.items()}
     base = scalable(rows, ("y", "y_low", "y_high"), scaled=True)
     names = [row["name"] for row in rows]
     colours, shapes = by_name(names)
