@@ -1,5 +1,4 @@
-"""Which estimator the trials of a cell use (docs/rare-events.md): a function of the cell's parameters alone, so that
-trials can be added.
+"""Which estimator the trials of a cell use (docs/rare-events.md), by the cell's parameters: trials can be added later.
 
 Importance sampling (`failures/biased.py`) needs failures at constant rates, and a cluster that comes back to a state
 with all brokers up and in sync, often; splitting (`trials/splitting.py`) needs neither, but gains little where its
@@ -137,10 +136,9 @@ def rough_loss_rate(params: CellParameters) -> float:
     """Loss events per partition-year, to a factor of about ten.
 
     All n replicas have to be absent at once: they fail one after another, each at rate l and absent for a time T, at
-    n l ((n-1) l T) ((n-2) l T / 2) ... per year; or a shared cause ends several of them. Once the ISR is below min ISR
-    writes are refused, so the next ones have to fail while what was acknowledged is exposed (`exposed_ms`).
-    `lost_tails` of the replicas have to lose their tails. Where a replica that is behind may lead, it is enough that it
-    returns first.
+    n l ((n-1) l T) ((n-2) l T / 2) ... per year; or a shared cause ends several of them. Below min ISR the next ones
+    have to fail while what was acknowledged is exposed (`exposed_ms`). `lost_tails` of the replicas have to lose their
+    tails. Where a replica that is behind may lead, it is enough that it returns first.
     """
     n = params.replication_factor
     lost = params.unclean_probability * max(params.tail_loss_probability, params.disk_loss_probability)

@@ -154,7 +154,11 @@ def _combinations(file: StudyFile, source: str) -> tuple[str, list[Combination]]
         return "base", [{}]
     if file.cells is not None:
         return "cells", _listed(file.cells, source)
-    axes = _axes(file.sweep or file.zip or {}, given[0], source)
+    found = file.sweep or file.zip
+    if not found:
+        raise InputError(source, given[0], "no parameter", f"one or more of {', '.join(SWEEPABLE)}")
+    _check_names(found, given[0], source)
+    axes = {name: _axis(name, values, f"{given[0]}.{name}", source) for name, values in found.items()}
     lengths = {name: len(values) for name, values in axes.items()}
     if file.zip is not None and len(set(lengths.values())) > 1:
         raise InputError(source, "zip", f"lengths {lengths}", "lists of equal length")
@@ -167,14 +171,6 @@ def _check_names(values: Iterable[str], section: str, source: str, known: Mappin
         if name not in known:
             found = f"an unknown parameter{did_you_mean(name, known)}"
             raise InputError(source, f"{section}.{name}", found, ", ".join(known))
-
-
-def _axes(given: Mapping[str, object], section: str, source: str) -> dict[str, list[object]]:
-    """The values of each axis of `sweep` or `zip`."""
-    if not given:
-        raise InputError(source, section, "no parameter", f"one or more of {', '.join(SWEEPABLE)}")
-    _check_names(given, section, source)
-    return {name: _axis(name, values, f"{section}.{name}", source) for name, values in given.items()}
 
 
 def _axis(name: str, given: object, place: str, source: str) -> list[object]:

@@ -46,8 +46,7 @@ def parameter(
 ) -> T:
     """The declaration of a parameter, as the default of a field; `ge`, `gt` and `le` are its limits.
 
-    `words`: the name of a value in the report and the tables, with `{}` in its place (`min ISR {}`). `unit`: of a plain
-    number.
+    `words`: the name of a value in reports and tables, with `{}` in its place (`min ISR {}`); `unit`: of plain numbers.
     """
     extra: dict[str, JsonValue] = {"words": words, "unit": unit}
     return Field(default, description=description, json_schema_extra=extra, ge=ge, gt=gt, le=le)

@@ -29,8 +29,7 @@ COLUMNS = ("node", "down_ms", "up_ms", "kind")
 LONGEST_NUMBER = 15
 _DAY_MS = 86_400_000
 _EPOCH_MS = 10**12
-"""A time from which on a record without `begins` is taken to have times of the Unix epoch: 31.7 years after the record
-began, or September 2001."""
+"""From here on times of a record without `begins` are taken for those of the Unix epoch: 31.7 years, September 2001."""
 
 
 class RecordedOutage(NamedTuple):
@@ -91,11 +90,10 @@ class Contents:
 
 
 def record(file: FailureFile, text: str, source: str, brokers: int, duration_ms: int) -> RecordedFailures:
-    """The failures in `text`, the content of the file, for trials of that many brokers and that duration; `source` is
-    the file's path in errors.
+    """The failures in `text`, the content of the file (`source` in errors), for trials of those brokers and duration.
 
-    Raises InputError with the number of the line for a line that is wrong, and for a record that is too short or has no
-    outage that a trial meets.
+    Raises InputError for a wrong line, with its number, and for a record that is too short or has no outage that a
+    trial meets.
     """
     outages = _since(file, _checked(_lines(text, source, brokers), source), source, duration_ms)
     end_ms = max((outage.up_ms for outage in outages), default=0)

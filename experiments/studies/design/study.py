@@ -1,8 +1,5 @@
 """A study: one question, asked of many cells (combinations of parameters) by many trials each.
 
-Of the functions that a script adds (`scripting/functions.py`) a study has names, units and words, which its record, the
-pipeline and the report need.
-
 A study compares settings under the same assumptions. Cells that differ in an assumption (how often machines fail, how
 large the cluster is, how trials are sampled) are answers to different questions: none of them is better than another,
 since an operator does not choose how machines fail. So cells are compared within groups that share all assumptions.
@@ -32,7 +29,8 @@ class MetricDeclaration(StrictModel):
 
 
 class CustomFunctions(StrictModel):
-    """The custom metrics in the order of their values in `trials/`, and the name of the failure model."""
+    """What the record of a study, the pipeline and the report need of the functions that a script adds
+    (`scripting/functions.py`): the metrics in the order of their values in `trials/`, the name of the failure model."""
 
     metrics: Annotated[tuple[MetricDeclaration, ...], AsTuple] = Field((), description="Custom metrics.")
     failure_model: str | None = Field(None, description="The function that replaces the failures of the parameters.")

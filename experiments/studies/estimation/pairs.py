@@ -112,7 +112,6 @@ def _covariance(mine: Sums, reference: Sums, products: Products) -> float:
 
 
 def _difference(mine: Bounded, other: Bounded, rho: float) -> Bounded:
-    """The difference of two numbers, with its limits."""
     (b, low_b, high_b), (a, low_a, high_a) = mine, other
     down, up = _reach(b - low_b, high_a - a, rho), _reach(high_b - b, a - low_a, rho)
     difference = 0.0 if math.isclose(a, b, rel_tol=ROUNDING) else b - a

@@ -77,8 +77,7 @@ REJOIN_MS = 1_000
 
 class Transition(NamedTuple):
     """A Poisson process of `rate` events per ms: an own failure of the only one of `brokers`, or an event of `source`,
-    which may strike all of them. `group`: of its cause. `kinds`: the probabilities of each broker's kinds of
-    failure."""
+    which may strike all of them. `group`: of its cause. `kinds`: of each broker's failure, with probabilities."""
 
     group: str
     rate: float

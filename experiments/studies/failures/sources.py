@@ -8,9 +8,8 @@ Shared causes that strike at random times are declared as data, :class:`PoissonS
 at the declared rate (:func:`poisson_outages`); importance sampling may draw them at another one. Power events are
 failures of machines: a lossy one takes the page cache, and with it the unflushed tail, also where the broker's process
 is down already, as far as the kernel has not written it back. Which brokers a burst strikes (Ford et al., Availability
-in Globally Distributed Storage Systems, OSDI 2010, section 4) is drawn independently of everything else. So the bursts
-that strike a given set of brokers are a Poisson process by themselves (marking theorem: Kingman, Poisson Processes,
-1993, 5.2): :func:`split_bursts`.
+in Globally Distributed Storage Systems, OSDI 2010, section 4) is drawn independently, so the bursts that strike a given
+set of brokers are a Poisson process (marking theorem: Kingman, Poisson Processes, 1993, 5.2): :func:`split_bursts`.
 """
 
 from __future__ import annotations
@@ -37,8 +36,7 @@ MOST_SETS = 100
 
 
 class Outage(NamedTuple):
-    """A broker is down from `down_ms` until it is started at `up_ms`; times as in the timeline. `kind`: see
-    :data:`OutageKind`. `cause`: in words.
+    """A broker is down from `down_ms` until it is started at `up_ms`; times as in the timeline. `cause`: in words.
 
     An outage that finds its broker down acts on the disk as its kind says (`lossy`, `disk`). It ends when the earlier
     outage does, unless it `holds` the broker, which is then not started before `up_ms`.

@@ -11,9 +11,8 @@ power. A broker that is started at the moment at which an outage begins is start
 
 Stationary start. The renewal processes begin `HISTORY_CYCLES` mean cycles before the first event that the timeline
 returns, each at a time that is uniform over one cycle, so that at time 0 states and ages have their stationary
-distribution (Cox, Renewal Theory, 1962, chapter 7) up to a remainder that is negligible after that many cycles. Where
-times to failure are exponential a broker has no age: only repairs under way matter, and `HISTORY_REPAIRS` mean repairs
-are as good.
+distribution (Cox, Renewal Theory, 1962, chapter 7) up to a negligible remainder. Where times to failure are exponential
+a broker has no age: only repairs under way matter, and `HISTORY_REPAIRS` mean repairs are as good.
 """
 
 from __future__ import annotations
@@ -81,9 +80,8 @@ def history_ms(params: CellParameters) -> int:
 class DrawnTimeline:
     """The failures of a cell's failure model, drawn as they are needed, in plain sampling.
 
-    `begins_ms`: the time from which it returns events, at most 0. `outages`: outages in time order (`sources.py`)
-    instead of those that the parameters declare; `own_failures`: whether brokers fail by themselves too, by default
-    unless failures were recorded.
+    `begins_ms`: the time from which it returns events, at most 0. `outages`: in time order, instead of those that the
+    parameters declare; `own_failures`: whether brokers fail by themselves too, by default unless failures are recorded.
     """
 
     def __init__(
@@ -206,9 +204,9 @@ class BranchingTimeline(DrawnTimeline):
 
     The simulated cluster cannot be copied, so splitting repeats a path from its beginning with the same random numbers
     up to the branch. The others are drawn given the state of the failure model then: the remaining time to failure of a
-    broker that is up given its age, the remaining repair given the time down, the next event of a Poisson process
-    without memory. What is scheduled (rolling restarts, recorded failures, repairs and later outages of shared events
-    that have struck) stays as it is.
+    broker that is up given its age, the remaining repair given the time down, the next event of a Poisson process. What
+    is scheduled (rolling restarts, recorded failures, repairs and later outages of shared events that have struck)
+    stays as it is.
     """
 
     def __init__(self, params: CellParameters, seed: int, branches: Sequence[Branch], begins_ms: int = 0) -> None:

@@ -1,7 +1,6 @@
 """How harsh the failures of a study are, beside those of the presets, whose sources are published.
 
-A study with frequent failures has losses to count, and its rates are then far above those of an ordinary cluster; a
-reader has to see by how much.
+With frequent failures a study has losses to count, but rates far above those of an ordinary cluster: by how much?
 """
 
 from __future__ import annotations

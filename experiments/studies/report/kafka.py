@@ -27,8 +27,7 @@ BOOTSTRAP = "--bootstrap-server HOST:9092"
 
 
 class GenerationInKafka(NamedTuple):
-    """A generation in Kafka's terms (`kafka.yaml`): which release has it, in one sentence too; `installable`: whether
-    one has it as a whole."""
+    """A generation in Kafka's terms (`kafka.yaml`). `installable`: whether a release has it as a whole."""
 
     config: str
     release: str

@@ -134,6 +134,7 @@ def render(record: StudyRecord, cells: Sequence[CellEstimates], extras: PageExtr
     study = record.study
     found = groups(study, cells)
     drawn = _charts(study, found) | {"times_charts": list(times_charts(found, extras.times)) if extras.times else []}
+    question = "How often does a partition lose acknowledged records, and how long is it unavailable, depending on "
     plots = [plot for place in drawn.values() for plot in (place if isinstance(place, list) else [place])]
     return _environment().get_template("report.html.j2").render(
         **_answers(study, found),
@@ -145,7 +146,7 @@ def render(record: StudyRecord, cells: Sequence[CellEstimates], extras: PageExtr
         example=extras.example,
         left_out=extras.left_out,
         listed_at_most=10,
-        question=study.question or _question(study.cells[0].swept),
+        question=study.question or f"{question}{' and '.join(study.cells[0].swept) or 'this setting'}?",
         versions=record.versions,
         source=study.text,
         specs=[{"name": plot.name, "spec": plot.spec, "scaled": plot.scaled} for plot in plots],
@@ -156,7 +157,6 @@ def render(record: StudyRecord, cells: Sequence[CellEstimates], extras: PageExtr
 
 
 def _answers(study: StudyPlan, found: Sequence[Group]) -> dict[str, object]:
-    """The verdict, what to type for it, and the answers by assumption."""
     best: dict[str, tuple[CellParameters, list[str]]] = {}
     for group in found:
         if group.recommended is not None:
@@ -176,7 +176,6 @@ def _answers(study: StudyPlan, found: Sequence[Group]) -> dict[str, object]:
 
 
 def _assumptions(study: StudyPlan, found: Sequence[Group]) -> dict[str, object]:
-    """What is assumed about failures, and how harsh that is."""
     function = None if study.functions is None else study.functions.failure_model
     each = [shared_assumptions({s.full_name: s.parameters for s in group.settings}, function) for group in found]
     common, own = split_common([(group.name, shared) for group, (shared, _) in zip(found, each, strict=True)])
@@ -193,7 +192,10 @@ def _assumptions(study: StudyPlan, found: Sequence[Group]) -> dict[str, object]:
 
 def _tables(study: StudyPlan, found: Sequence[Group]) -> dict[str, object]:
     settings = sorted((setting for group in found for setting in group.settings), key=lambda setting: setting.index)
-    metrics = [each for each in metrics_of(study.functions) if each.name not in _repeated(study) and each not in CAUSES]
+    # Where acks is always all, acks=1 loses nothing and acknowledged losses are those.
+    has_other_acks = any(cell.parameters.acks != "all" for cell in study.cells)
+    repeated = set() if has_other_acks else {"acks_1_loss_rate", "acknowledged_loss_rate"} - {study.objective}
+    metrics = [each for each in metrics_of(study.functions) if each.name not in repeated and each not in CAUSES]
     rows = [row for group in found for row in tradeoffs.trade_offs(study, group)]
     warned = ((setting.full_name, "; ".join(setting.estimates.warnings)) for setting in settings)
     return {
@@ -215,13 +217,6 @@ def _tables(study: StudyPlan, found: Sequence[Group]) -> dict[str, object]:
     }
 
 
-def _repeated(study: StudyPlan) -> frozenset[str]:
-    """Metrics that say nothing new: where acks is always all, acks=1 loses nothing and acknowledged losses are
-    those."""
-    only_all = all(cell.parameters.acks == "all" for cell in study.cells)
-    return frozenset({"acks_1_loss_rate", "acknowledged_loss_rate"} if only_all else ()) - {study.objective}
-
-
 def _measured(
     study: StudyPlan, cells: Sequence[CellEstimates], measured: Sequence[Mapping[str, Quantiles | float]]
 ) -> dict[str, object]:
@@ -235,7 +230,6 @@ def _measured(
 
 
 def _charts(study: StudyPlan, found: Sequence[Group]) -> dict[str, Chart | list[Chart]]:
-    """The charts of the page, by the name of their place."""
     objective = BY_NAME[study.objective]
     availability = (metric for metric in METRICS if metric.name in tradeoffs.AVAILABILITY and metric != objective)
     compared, groups = [objective, *availability], list(enumerate(found[:GROUPS_AT_MOST]))
@@ -263,11 +257,6 @@ def _environment() -> Environment:
         "milliseconds": lambda value: _unbroken(words.milliseconds(value)),
     }
     return environment
-
-
-def _question(swept: Mapping[str, object]) -> str:
-    unknown = "How often does a partition lose acknowledged records, and how long is it unavailable"
-    return f"{unknown}, depending on {' and '.join(swept) or 'this setting'}?"
 
 
 def _time_difference(found: Difference) -> tuple[str, str]:

@@ -88,7 +88,6 @@ class Price(NamedTuple):
     size: str
 
     def __str__(self) -> str:
-        """The change as a clause of a sentence."""
         if self.kind == "unknown":
             return f"the difference in the time that {self.clause} is not known, as weights degenerate"
         if not self.size:

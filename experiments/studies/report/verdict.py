@@ -1,10 +1,9 @@
 """The answer to a study's question, in words that claim what the trials show and nothing more.
 
 Four kinds of answer. *Decided*: one setting is shown to be the best under its assumptions (`estimation/selection.py`).
-*Equal*: all that may be the best meet the same events (`alike.py`), so that more trials would not separate them; the
-answer says what would. *Undecided*: several settings may be the best; the answer says how many trials would decide, and
-recommends none of them, since a small study would else recommend whichever is available longest. *Described*: the study
-has one setting and nothing to choose.
+*Equal*: all that may be the best meet the same events (`alike.py`), so that more trials would not separate them.
+*Undecided*: several settings may be the best; none of them is recommended, since a small study would else recommend
+whichever is available longest. *Described*: the study has one setting and nothing to choose.
 
 Every statement about two settings rests on the interval of their difference: "more" or "less" is said where it excludes
 0, "equivalent" where the study names a margin and the interval of the ratio lies within it. Where weights degenerate
@@ -104,7 +103,7 @@ def _listed_by_assumption(study: StudyPlan, groups: Sequence[Group]) -> str:
             answer = f"{listed([setting.name for setting in same])} do not differ"
         by_answer.setdefault(answer, []).append(group.name)
     answers = sorted(by_answer.items())
-    return "; ".join(f"{answer or 'the study cannot tell'} with {listed(worlds, 'or')}" for answer, worlds in answers)
+    return "; ".join(f"{answer or 'the study cannot tell'} with {listed(names, 'or')}" for answer, names in answers)
 
 
 def _equal(study: StudyPlan, group: Group) -> tuple[Setting, ...]:
@@ -287,7 +286,6 @@ def _inverse_ratio(compared: Comparison, *, paired: bool) -> str:
 
 
 def _cost(setting: Setting) -> Sentence:
-    """The shares of time of one setting."""
     found = [(clause, setting.estimates.estimates[metric]) for metric, clause in PRICES]
     shown = (f"at most {minutes(value.ci_high)}" if value.is_bound else _with_limits(value) for _, value in found)
     costs = [f"{clause} for {time} a year" for (clause, _), time in zip(found, shown, strict=True)]

@@ -138,8 +138,7 @@ def milliseconds(value: float | None) -> str:
 
 def times(estimate: float, low: float, high: float, *, signed: bool = False) -> tuple[str, str]:
     """A share of time and its limits as time per year, in the unit of the estimate: `6.85 s`, `5.49 to 8.63 s`.
-    `signed`: a difference, each with its sign, in the unit of the largest. Below a millisecond: `<1 ms`, and no
-    limits."""
+    `signed`: a difference, each with its sign, in the unit of the largest. Below a millisecond: `<1 ms`, no limits."""
     name, size = time_unit([estimate] if estimate and not signed else [estimate, low, high])
     if size == TIME_UNITS[-1][1] / MINUTES_PER_YEAR and max(abs(low), abs(high), abs(estimate)) < size and high:
         return "<1 ms", ""

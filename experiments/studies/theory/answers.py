@@ -83,9 +83,8 @@ def mean_exposure_ms(params: CellParameters) -> float:
 def answer(params: CellParameters) -> Mapping[str, float] | None:
     """The long-run value of each metric that the model has, by the metric's name; None for a cell not covered.
 
-    Rates are per partition-year, fractions are shares of time. Every value is accurate to about 1e-13 of itself,
-    however small it is. With instant detection there is no `stall_fraction`: it consists of what the model leaves out,
-    the times that messages take.
+    Rates are per partition-year, fractions are shares of time, accurate to about 1e-13 of themselves. With instant
+    detection there is no `stall_fraction`: it consists of what the model leaves out, the times that messages take.
     """
     model = model_of(params)
     return None if model is None else {name: found.value for name, found in solved(model).items()}

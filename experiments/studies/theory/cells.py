@@ -8,7 +8,6 @@ counts events from a start with all brokers up.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -109,8 +108,3 @@ def _require_model(parameters: CellParameters, source: str, place: str) -> None:
     obstacle = obstacle_to_importance(parameters)
     if parameters.estimator == "importance" and obstacle:
         raise InputError(source, f"{place}.estimator", "importance", f"auto or plain, as {obstacle}")
-
-
-def usable_processors() -> int:
-    """How many processors this process may use."""
-    return len(os.sched_getaffinity(0))

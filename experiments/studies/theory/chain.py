@@ -83,8 +83,7 @@ class Chain(Generic[State]):
 
 
 def explore(start: State, flows: Callable[[State], Iterable[Flow[State]]], at_most: int = 1_000_000) -> Chain[State]:
-    """The chain of all states that `flows` (out of a state) reaches from `start`, breadth first. ValueError if there
-    are more than `at_most`."""
+    """The chain of all states that `flows` (out of a state) reach from `start`. ValueError for more than `at_most`."""
     indices, states = {start: 0}, [start]
     found: list[tuple[int, int, float, tuple[str, ...]]] = []
     for position, state in enumerate(states):
@@ -122,8 +121,7 @@ def gth(rates: Array) -> Array:
 def eliminate_sparse(sources: Array, targets: Array, rates: Array, size: int) -> Array:
     """The stationary distribution of an irreducible chain of `size` states by a sparse LU factorization.
 
-    `sources`, `targets` and `rates` are the flows, none from a state to itself. A state with a large probability should
-    be the first one.
+    `sources`, `targets` and `rates` are the flows, none from a state to itself. The first state should be a likely one.
     """
     inflow = coo_array((rates, (targets, sources)), shape=(size, size)).tocsc()
     outflow = np.bincount(sources, weights=rates, minlength=size)

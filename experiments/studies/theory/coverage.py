@@ -83,8 +83,8 @@ def cells() -> Iterator[tuple[str, bool, CellParameters]]:
             yield name, catch_up, cell.parameters
 
 
-def coverage(studies: int, jobs: int) -> Iterator[Coverage]:
-    """The coverage of every failure model in so many studies each, run in `jobs` processes (1: in this one)."""
+def coverage(studies: int, jobs: int | None) -> Iterator[Coverage]:
+    """The coverage of every failure model in so many studies each, run in `jobs` processes (:func:`mapping`)."""
     with mapping(jobs) as run:
         for name, catch_up, params in cells():
             by_hand = loss_rate(params)

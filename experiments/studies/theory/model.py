@@ -1,8 +1,7 @@
 """The Markov model of one partition: who is up, who may lead, and whose log holds what was acknowledged.
 
-docs/theory.md lists the assumptions. The rules are those of KIP-497 and KIP-966 and of Kafka's code. They are written
-down here a second time, beside `protocol/controller/partition_change.py` and `recovery_decisions.py`, so that the chain
-is a check of the protocol:
+docs/theory.md lists the assumptions. The rules are those of KIP-497 and KIP-966 and of Kafka's code, written here a
+second time, beside those of `protocol/controller`, so that the chain is a check of the protocol:
 
 | generation | who leaves the ISR becomes | without a running ISR member the leader is |
 |---|---|---|
@@ -34,8 +33,7 @@ Generation = Literal["kip-497", "kip-966-elr", "kip-966"]
 Strategy = Literal["proactive", "balanced", "manual"]
 
 RUNNING, UNNOTICED, RESTARTED, DOWN = range(4)
-"""What the broker of a replica does: it runs; it has failed, and the controller does not know; likewise, and it is
-repaired; it is fenced and down."""
+"""The broker of a replica runs; has failed, and the controller does not know; likewise, and is repaired; is fenced."""
 NO_MEMBER, ISR, ELR, LAST_KNOWN_ELR = range(4)
 """The set of the partition that a replica is a member of."""
 

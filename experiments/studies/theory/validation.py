@@ -15,6 +15,7 @@ because the variance is estimated, and then z.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -139,8 +140,9 @@ def left_out(cell: ValidationCell, found: Collection[str]) -> Iterator[str]:
 
 
 @contextmanager
-def mapping(jobs: int) -> Iterator[Callable[..., Iterable[Any]]]:
-    """The function `map`, which runs in that many processes (1: in this one)."""
+def mapping(jobs: int | None) -> Iterator[Callable[..., Iterable[Any]]]:
+    """The function `map`, in that many processes (1: in this one; None: as many as there are processors to use)."""
+    jobs = jobs or len(os.sched_getaffinity(0))
     if jobs == 1:
         yield map
     else:
@@ -161,7 +163,7 @@ Report = Callable[[int, int], None]
 
 def validate(
     cells: Sequence[ValidationCell],
-    jobs: int,
+    jobs: int | None,
     report: Report = lambda done, total: None,
     doubt: Callable[[CellComparison], None] = lambda first: None,
 ) -> list[CellComparison]:
@@ -181,7 +183,7 @@ def validate(
 
 
 def compare(
-    cells: Sequence[ValidationCell], jobs: int, report: Report = lambda done, total: None
+    cells: Sequence[ValidationCell], jobs: int | None, report: Report = lambda done, total: None
 ) -> list[list[CellComparison]]:
     """The comparisons of each cell, after its trials have run in `jobs` processes, on which the result does not depend.
 

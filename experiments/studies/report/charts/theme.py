@@ -128,8 +128,7 @@ def by_name(names: Sequence[str]) -> tuple[alt.Scale, alt.Scale]:
 def labels(
     names: alt.Chart, values: alt.Chart, y: alt.Y, text: str, offset: int | alt.UndefinedType = alt.Undefined
 ) -> list[alt.Chart]:
-    """The name of each row at the left; at the right, unless the chart is too narrow for both, the Vega expression
-    `text`."""
+    """The name of each row at the left; the Vega expression `text` at the right, if the chart has room for both."""
     fitting = f"7.6 * length(datum.name) + 7 * length({text}) < width ? {text} : ''"
     name = names.mark_text(align="left", baseline="middle", fontWeight=600, limit=alt.expr("width"), yOffset=offset)
     value = values.transform_calculate(text=fitting).mark_text(align="right", baseline="middle", yOffset=offset)
