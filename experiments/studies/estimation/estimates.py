@@ -85,8 +85,9 @@ class CellEstimates:
         rest = asdict(self)
         estimates = rest.pop("estimates")
         begin = {name: rest.pop(name) for name in ("trials", "partition_years", "estimator")}
-        writable = asdict(self.estimates[UNWRITABLE].complement())
-        return {**swept, **begin, **estimates, WRITABLE: writable, **rest, "warnings": list(self.warnings)}
+        found = self.estimates[UNWRITABLE]
+        writable = replace(found, estimate=1.0 - found.estimate, ci_low=1.0 - found.ci_high, ci_high=1.0 - found.ci_low)
+        return {**swept, **begin, **estimates, WRITABLE: asdict(writable), **rest, "warnings": list(self.warnings)}
 
 
 def estimate_cells(plan: StudyPlan, cells: Sequence[CellSums], products_with: ProductsWith) -> list[CellEstimates]:
@@ -179,8 +180,7 @@ def _single(plan: StudyPlan, asked: Cell, cell: CellSums, sizes: Mapping[str, fl
     warnings = [f"weights degenerate: {name}: {reason}" for name, reason in reasons if reason is not None]
     warnings += [sentence(asked.parameters, scripted)] if choice.falls_back else []
     if plan.precision is not None:
-        line = shortfall(plan.precision, estimates[plan.precision.metric], cell.trials)
-        warnings += [line] if line is not None else []
+        warnings += filter(None, [shortfall(plan.precision, estimates[plan.precision.metric], cell.trials)])
     return CellEstimates(
         trials=cell.trials,
         partition_years=cell.partition_years,

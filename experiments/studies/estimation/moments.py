@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
+Numbers = Sequence[float] | NDArray[np.float64]
 ALPHA = 1.0 - 0.95
 _ROUNDING = 1e-12
 
@@ -43,10 +44,6 @@ class Estimate:
     effective_sample_size: float = 0.0
     one_sided: bool = False
     degenerate: bool = False
-
-    def complement(self) -> Estimate:
-        """The estimate of the rest, 1 - this share of time."""
-        return replace(self, estimate=1.0 - self.estimate, ci_low=1.0 - self.ci_high, ci_high=1.0 - self.ci_low)
 
     @property
     def is_bound(self) -> bool:
@@ -85,12 +82,7 @@ class Sums:
     largest_size: float = 0.0
 
     @classmethod
-    def of(
-        cls,
-        values: Sequence[float] | NDArray[np.float64],
-        exposures: Sequence[float] | NDArray[np.float64],
-        events: int | None = None,
-    ) -> Sums:
+    def of(cls, values: Numbers, exposures: Numbers, events: int | None = None) -> Sums:
         """The sums of unweighted trials, with one value and one exposure each, and events of one size. `events`: how
         many events the values count; by default the values' sum, events that count as one each."""
         x, w = np.asarray(values, float), np.asarray(exposures, float)
@@ -124,16 +116,13 @@ class Sums:
         return self.value / self.exposure if self.exposure > 0.0 else 0.0
 
     @property
-    def residual_squares(self) -> float:
-        """sum(e^2); 0 where it is not distinguished from the rounding of its terms."""
+    def variance(self) -> float:
+        """The variance of the total sum(x) about r sum(w): Var(r) times the squared exposure; 0 with one trial, and
+        where sum(e^2) is not distinguished from the rounding of its terms."""
         ratio, cross = self.ratio, 2.0 * self.ratio * self.value_exposure
         found = self.value_squares - cross + ratio * ratio * self.exposure_squares
-        return found if found > _ROUNDING * max(self.value_squares, cross) else 0.0
-
-    @property
-    def variance(self) -> float:
-        """The variance of the total sum(x) about r sum(w): Var(r) times the squared exposure; 0 with one trial."""
-        return self.residual_squares * self.trials / (self.trials - 1) if self.trials > 1 else 0.0
+        is_known = self.trials > 1 and found > _ROUNDING * max(self.value_squares, cross)
+        return found * self.trials / (self.trials - 1) if is_known else 0.0
 
     @property
     def effective_sample_size(self) -> float:

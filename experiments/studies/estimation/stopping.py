@@ -13,15 +13,13 @@ The decision is a function of the first trials by number, whatever the number of
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from experiments.studies.design.study import Precision
 from experiments.studies.estimation.intervals import fraction_limits, rate_limits
-from experiments.studies.estimation.moments import Estimate, Sums
+from experiments.studies.estimation.moments import Estimate, Numbers, Sums
 from experiments.studies.trace.metrics import FRACTIONS
 
 FIRST_LOOK = 64
@@ -30,8 +28,6 @@ APPROACH = 0.8
 SMALLEST_STEP = 1.1
 LARGEST_STEP = 4.0
 SEEN_NOTHING_STEP = 2.0
-
-Numbers = Sequence[float] | NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

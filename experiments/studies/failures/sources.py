@@ -95,13 +95,13 @@ class PoissonSource:
 def poisson_sources(params: CellParameters) -> list[PoissonSource]:
     """All shared causes of the cell's failure model that are Poisson processes."""
     everyone = tuple(range(params.brokers))
-    racks = ((f"rack {rack}", brokers) for rack, brokers in enumerate(racks_of(params)))
     sources = []
     if params.power_events_per_year > 0:
         sources.append(_power(params, "cluster", params.power_events_per_year, everyone, params.power_mttr))
     if params.rack_power_events_per_year > 0:
         rate, down = params.rack_power_events_per_year, params.rack_power_mttr
-        sources += [_power(params, rack, rate, brokers, down) for rack, brokers in racks]
+        racks = enumerate(racks_of(params))
+        sources += [_power(params, f"rack {rack}", rate, brokers, down) for rack, brokers in racks]
     if params.burst is not None:
         sources.append(_bursts(params, params.burst))
     return sources

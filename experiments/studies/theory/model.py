@@ -116,8 +116,6 @@ def _relevant(rules: Rules, acked: int, replica: Replica) -> Replica:
 
 LOSS = "loss"
 UNCLEAN_RECOVERY = "unclean recovery"
-Outcome = tuple[float, ChainState, tuple[str, ...]]
-"""A probability, a state, and the events on the way to it."""
 
 
 class _Place:
@@ -142,7 +140,7 @@ class _Place:
 
 class Partition:
     """A partition during one event. A method named like an event is called with the index of the replica whose broker
-    it concerns; then :meth:`settle` gives the states that follow."""
+    it concerns, then :meth:`settle`."""
 
     def __init__(self, rules: Rules, state: ChainState) -> None:
         self._rules = rules
@@ -216,8 +214,9 @@ class Partition:
             place.member = LAST_KNOWN_ELR if self._rules.generation == "kip-966" else NO_MEMBER
         place.process, place.clean = RUNNING, False
 
-    def settle(self) -> Iterator[Outcome]:
-        """Elects a leader if there is none and one is possible, lets replicas catch up, and acknowledges a write."""
+    def settle(self) -> Iterator[tuple[float, ChainState, tuple[str, ...]]]:
+        """Elects a leader if there is none and one is possible, lets replicas catch up, and acknowledges a write: the
+        states that follow, with their probabilities and the events on the way to them."""
         if any(place.leads for place in self._places):
             yield 1.0, self._serve(), self._events
             return

@@ -163,9 +163,8 @@ def _curve(metric: Metric, name: str, points: Sequence[tuple[float, Setting]]) -
     for row in rows:
         row["low"] = max(row["low"], floor)
     base = scalable(rows, ("estimate", "low", "high"), scaled=scaled)
-    log_x = spans(row["x"] for row in rows)
     title = f"{metric.title}, {unit}"
-    x = axis(alt.X, "x:Q", _axis_title(name), alt.Scale(zero=False), 6, logs=log_x)
+    x = axis(alt.X, "x:Q", _axis_title(name), alt.Scale(zero=False), 6, logs=spans(row["x"] for row in rows))
     y = axis(alt.Y, "low:Q", title, alt.Scale(type="linear"), logs=log_y)
     colours, shapes = by_name(lines)
     colour, fill = alt.Color("line:N", scale=colours, title=None), alt.Fill("line:N", scale=colours, legend=None)

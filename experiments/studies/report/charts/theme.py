@@ -135,10 +135,10 @@ def labels(
     return [name.encode(x=alt.value(0), y=y, text="name:N"), value.encode(x=alt.value("width"), y=y, text="text:N")]
 
 
-def spans(values: Iterable[float], factor: float = 30.0) -> bool:
-    """Whether positive values differ so much that they need a log axis."""
+def spans(values: Iterable[float]) -> bool:
+    """Whether positive values differ so much, by a factor of 30, that they need a log axis."""
     found = [value for value in values if value > 0.0]
-    return bool(found) and max(found) / min(found) >= factor
+    return bool(found) and max(found) / min(found) >= 30.0
 
 
 def floor_of(estimates: Sequence[float], limits: Sequence[float]) -> float:
