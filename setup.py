@@ -40,7 +40,6 @@ COMPILED = (
     "experiments/engines/sim/disk.py",
     "experiments/engines/sim/network.py",
     "experiments/engines/sim/timers.py",
-    "experiments/studies/failures/branching.py",
     "experiments/studies/failures/timeline.py",
     "experiments/studies/trials/importance.py",
     "experiments/studies/trials/observer.py",

@@ -343,16 +343,14 @@ def validate_study(
     if coverage is not None:
         _validate_coverage(coverage, cells, jobs, as_json)
         return
-    from experiments.studies.theory.cells import default_cells, load_cells, usable_processors
+    from experiments.studies.theory.cells import default_cells, load_cells
     from experiments.studies.theory.validation import left_out, validate
 
     if jobs is not None and jobs < 1:
         raise InputError("--jobs", "", jobs, "a whole number from 1")
     chosen = default_cells() if cells is None else load_cells(cells)
     with progress("isray study") as shown:
-        found = validate(
-            chosen, jobs or usable_processors(), lambda done, total: shown.show("validate", done, total), _doubt
-        )
+        found = validate(chosen, jobs, lambda done, total: shown.show("validate", done, total), _doubt)
     for index, cell in enumerate(chosen if cells is not None else []):
         for line in left_out(cell, {item.metric for item in found if item.cell == cell.given}):
             typer.echo(f"isray: cells[{index}]: {line}", err=True)
@@ -362,7 +360,6 @@ def validate_study(
 
 def _validate_coverage(studies: int, cells: Path | None, jobs: int | None, as_json: bool) -> None:
     """Exit code 1 if an interval of 95 % holds the value in fewer studies than chance explains."""
-    from experiments.studies.theory.cells import usable_processors
     from experiments.studies.theory.coverage import cells as covered_cells
     from experiments.studies.theory.coverage import coverage
 
@@ -373,7 +370,7 @@ def _validate_coverage(studies: int, cells: Path | None, jobs: int | None, as_js
     found: list[Coverage] = []
     total = len(list(covered_cells()))
     with progress("isray study") as shown:
-        for item in coverage(studies, jobs or usable_processors()):
+        for item in coverage(studies, jobs):
             found.append(item)
             shown.show("coverage", len(found), total)
     print_result(as_json, [asdict(item) for item in found], _print_coverage, found)

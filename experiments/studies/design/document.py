@@ -1,7 +1,7 @@
 """The text of a study: the user's file with its comments, as `study.yaml` keeps it.
 
-`study.yaml` has the keys `study`, whose lines are those of the file, indented, `runs` and `cells`. The text of a file
-is kept as it is; where an option of the command replaces a field, ruamel.yaml changes that field and leaves the rest.
+`study.yaml` has the keys `study`, whose lines are those of the file, indented, `runs` and `cells`. Where an option of
+the command replaces a field, ruamel.yaml changes that field and leaves the rest as it is.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
-"""Which estimator the trials of a cell use: a function of the cell's parameters alone, so that trials can be added.
+"""Which estimator the trials of a cell use (docs/rare-events.md), by the cell's parameters: trials can be added later.
 
-- `plain`: failures are drawn from the model.
-- `importance`: failures are biased, and weighted with their likelihood ratio (`failures/biased.py`). The failures have
-  to come at constant rates, and the cluster has to come back to a state with all brokers up and in sync, often.
-- `splitting`: paths that come closer to a loss are continued several times (`trials/splitting.py`). It needs neither.
-
-`auto` takes plain sampling where `ENOUGH_TRIALS` trials are expected to see `ENOUGH_LOSSES` loss events or more, or
-where none can occur; otherwise importance sampling if it can be used, otherwise splitting. The expectation is rough: it
-counts the ways in which all replicas of a partition are absent at once, with as many lost tails as a loss takes. Where
-splitting would gain little (`LEAST_STEP`), or failures are recorded, trials stay plain.
+Importance sampling (`failures/biased.py`) needs failures at constant rates, and a cluster that comes back to a state
+with all brokers up and in sync, often; splitting (`trials/splitting.py`) needs neither, but gains little where its
+steps are too improbable (`LEAST_STEP`). The number of losses that `auto` expects of plain trials is rough: it counts
+the ways in which all replicas of a partition are absent at once, with as many lost tails as a loss takes.
 """
 
 from __future__ import annotations
@@ -19,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from experiments.studies.design.mappings import Burst
 from experiments.studies.design.model import YEAR_MS, CellParameters
-from experiments.studies.design.placement import assignments, racks_of
+from experiments.studies.design.placement import assignments, burst_domains, rack_sizes
 from experiments.studies.design.study import StudyPlan
 
 Estimator = Literal["plain", "importance", "splitting"]
@@ -42,15 +37,13 @@ class Choice(NamedTuple):
 
 def choose(params: CellParameters, scripted: bool = False) -> Choice:
     """The estimator of the cell's trials. `scripted`: functions of a script replace failures or measure trials."""
-    needs_plain = (
-        (scripted, "functions of a script need plain trials"),
-        (params.failures is not None, "recorded failures cannot be drawn again"),
-        (
-            params.engine != "sim" or params.time_compression != 1.0,
-            "other estimators need the simulator, in uncompressed time",
-        ),
-    )
-    for is_needed, reason in needs_plain:
+    is_compressed = params.engine != "sim" or params.time_compression != 1.0
+    needs_plain = {
+        "functions of a script need plain trials": scripted,
+        "recorded failures cannot be drawn again": params.failures is not None,
+        "other estimators need the simulator, in uncompressed time": is_compressed,
+    }
+    for reason, is_needed in needs_plain.items():
         if is_needed:
             return Choice("plain", reason, falls_back=params.estimator in ("importance", "splitting"))
     obstacle = obstacle_to_importance(params)
@@ -77,14 +70,14 @@ def choose(params: CellParameters, scripted: bool = False) -> Choice:
 
 def sentence(params: CellParameters, scripted: bool = False) -> str:
     """What to say about the estimator of a cell; empty for plain sampling unless the study asks for another."""
-    choice = choose(params, scripted)
-    if choice.falls_back and params.estimator == "auto":
-        return f"Losses are too rare for plain trials, which are used nevertheless: {choice.reason}."
-    if choice.falls_back:
-        return f"The study asks for {NAMES[params.estimator]}; {NAMES[choice.estimator]} is used: {choice.reason}."
-    if choice.estimator == "plain":
+    estimator, reason, falls_back = choose(params, scripted)
+    if falls_back and params.estimator == "auto":
+        return f"Losses are too rare for plain trials, which are used nevertheless: {reason}."
+    if falls_back:
+        return f"The study asks for {NAMES[params.estimator]}; {NAMES[estimator]} is used: {reason}."
+    if estimator == "plain":
         return ""
-    return f"Losses are estimated by {NAMES[choice.estimator]} (docs/rare-events.md): {choice.reason}."
+    return f"Losses are estimated by {NAMES[estimator]} (docs/rare-events.md): {reason}."
 
 
 def fallbacks(plan: StudyPlan) -> list[str]:
@@ -109,26 +102,21 @@ def obstacle_to_importance(params: CellParameters) -> str:
     if params.generation == "kip-966" and params.unclean_recovery_strategy == "manual":
         return "with manual recovery a partition may have no leader for the rest of the study"
     absent = params.brokers * _share_absent(params)
-    if absent > MOST_ABSENT:
-        return (
-            f"{absent:.2g} brokers are down or catching up on average (allowed: {MOST_ABSENT}), so the cluster is "
-            "rarely whole"
-        )
-    return ""
+    down = f"{absent:.2g} brokers are down or catching up on average (allowed: {MOST_ABSENT})"
+    return f"{down}, so the cluster is rarely whole" if absent > MOST_ABSENT else ""
 
 
-def _sizes(params: CellParameters) -> list[int]:
-    return [len(rack) for rack in racks_of(params)]
+def _own_failures_per_year(params: CellParameters) -> float:
+    return 0.0 if params.broker_mttf is None else YEAR_MS / params.broker_mttf.mean_ms
 
 
 def _failures_per_year(params: CellParameters) -> float:
     """Of one broker, by itself and with others."""
-    own = 0.0 if params.broker_mttf is None else YEAR_MS / params.broker_mttf.mean_ms
     shared = params.power_events_per_year + params.rack_power_events_per_year
     if params.burst is not None:
-        struck = params.burst.struck_of(_sizes(params)) / params.brokers
-        shared += params.burst.events_per_year(_sizes(params)) * struck
-    return own + shared
+        sizes = rack_sizes(params)
+        shared += params.burst.events_per_year(sizes) * (params.burst.struck_of(sizes) / params.brokers)
+    return _own_failures_per_year(params) + shared
 
 
 def _share_absent(params: CellParameters) -> float:
@@ -148,17 +136,16 @@ def rough_loss_rate(params: CellParameters) -> float:
     """Loss events per partition-year, to a factor of about ten.
 
     All n replicas have to be absent at once: they fail one after another, each at rate l and absent for a time T, at
-    n l ((n-1) l T) ((n-2) l T / 2) ... per year; or a shared cause ends several of them. Once the ISR is below min ISR
-    writes are refused, so the next ones have to fail while what was acknowledged is exposed (`exposed_ms`).
-    `lost_tails` of the replicas have to lose their tails. Where a replica that is behind may lead, it is enough that it
-    returns first.
+    n l ((n-1) l T) ((n-2) l T / 2) ... per year; or a shared cause ends several of them. Below min ISR the next ones
+    have to fail while what was acknowledged is exposed (`exposed_ms`). `lost_tails` of the replicas have to lose their
+    tails. Where a replica that is behind may lead, it is enough that it returns first.
     """
     n = params.replication_factor
     lost = params.unclean_probability * max(params.tail_loss_probability, params.disk_loss_probability)
     power_lost = lost if params.power_loss_probability is None else params.power_loss_probability
     elects_stale = params.generation == "v3" or params.unclean_recovery_strategy == "proactive"
     needed = 0 if elects_stale else lost_tails(params)
-    own = 0.0 if params.broker_mttf is None else YEAR_MS / params.broker_mttf.mean_ms
+    own = _own_failures_per_year(params)
     absent = min(1.0, _share_absent(params))
     exposed = min(absent, _failures_per_year(params) * params.exposed_ms / YEAR_MS)
     refusing = n if needed == 0 else n - min(params.min_insync_replicas, n) + 1
@@ -174,22 +161,17 @@ def rough_loss_rate(params: CellParameters) -> float:
     rate = n * own * further(1) * lost**needed
     rate += params.power_events_per_year * power_lost**needed
     rate += params.rack_power_events_per_year * params.racks * further(per_rack) * power_lost**needed
-    for struck, per_year in _bursts(params):
+    for struck, per_year in _bursts(params, params.burst) if params.burst else ():
         rate += per_year * further(struck) * lost**needed
     return rate
 
 
-def _bursts(params: CellParameters) -> Iterator[tuple[int, float]]:
+def _bursts(params: CellParameters, burst: Burst) -> Iterator[tuple[int, float]]:
     """How many bursts a year strike so many replicas of a partition (1 and more), the mean over the partitions. The
     replicas in a domain (the cluster or a rack) are struck as if drawn from its brokers."""
-    burst = params.burst
-    if burst is None:
-        return
-    racks, placed = racks_of(params), assignments(params)
-    everyone = tuple(range(params.brokers))
-    domains = [(1.0 - burst.same_rack, everyone), *((burst.same_rack / len(racks), rack) for rack in racks)]
-    rate = burst.events_per_year(_sizes(params)) / len(placed)
-    for chance, domain in domains:
+    placed = assignments(params)
+    rate = burst.events_per_year(rack_sizes(params)) / len(placed)
+    for chance, domain in burst_domains(params, burst):
         for replicas in placed:
             inside = len(set(replicas).intersection(domain))
             for struck in range(1, inside + 1):
@@ -201,8 +183,7 @@ def _bursts(params: CellParameters) -> Iterator[tuple[int, float]]:
 def _share_struck(burst: Burst, brokers: int, replicas: int, struck: int) -> float:
     """The probability that a burst in a domain of so many brokers strikes `struck` of the `replicas` in it."""
     if burst.fraction is not None:
-        share = burst.fraction**struck * (1.0 - burst.fraction) ** (replicas - struck)
-        return math.comb(replicas, struck) * share
+        return math.comb(replicas, struck) * (burst.fraction**struck * (1.0 - burst.fraction) ** (replicas - struck))
     size = min(burst.size or 0, brokers)
     if struck > size:
         return 0.0

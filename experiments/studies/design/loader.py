@@ -1,8 +1,6 @@
-"""Study files: YAML in, a `StudyPlan` out, or one line that says what is wrong.
+"""Study files (docs/reference/study-files.md): YAML in, a `StudyPlan` out, or one line that says what is wrong.
 
-`docs/reference/study-files.md` lists the format. :class:`StudyFile` holds the
-fields of the file, :data:`~experiments.studies.design.model.PARAMETERS` those of `base`. Every cell is checked as a
-whole before the first trial runs, so that a sweep cannot fail on its last cell.
+Every cell is checked as a whole before the first trial runs, so that a sweep cannot fail on its last cell.
 """
 
 from __future__ import annotations
@@ -64,7 +62,6 @@ SWEEPABLE = {name: parameter for name, parameter in PARAMETERS.items() if name !
 ENGINES = ("sim", "ray")
 TAKEN = frozenset({*(metric.name for metric in METRICS), *PARAMETERS, "trials", "partition_years", "failover_ms"})
 """Keys of `gold/cells.json` that no custom metric may have."""
-_SWEEPABLE_NAMES = ", ".join(SWEEPABLE)
 
 
 def load_study(path: Path, trials: int | None = None, engine: str | None = None) -> StudyPlan:
@@ -77,9 +74,7 @@ def load_study(path: Path, trials: int | None = None, engine: str | None = None)
     raw = parse_study(text, str(path))
     if "functions" in raw:
         raise InputError(str(path), "functions", "a field", "none in files: functions are given in Python (Study)")
-    changes: dict[str, object] = {}
-    if engine is not None:
-        changes |= _with_engine(raw, engine)
+    changes = {} if engine is None else _with_engine(raw, engine)
     if trials is not None:
         if trials < 1:
             raise InputError("--trials", "", trials, "a whole number from 1")
@@ -117,7 +112,10 @@ def study_from(raw: dict[str, object], source: str, text: str | None = None, fol
     if (file.trials is None) == (file.precision is None):
         found = "neither" if file.trials is None else "both"
         raise InputError(source, "trials", found, "either trials or precision")
-    _check_functions(file, source)
+    names = [] if file.functions is None else [metric.name for metric in file.functions.metrics]
+    taken = next((name for name in names if name in TAKEN or names.count(name) > 1), None)
+    if taken is not None:
+        raise InputError(source, "metrics", f"the name {taken}", "names that no other metric or parameter has")
     axis, combinations = _combinations(file, source)
     _check_names(file.base, "base", source, BASE)
     base = file.base | {name: getattr(file, name) for name in TOP_LEVEL}
@@ -128,14 +126,12 @@ def study_from(raw: dict[str, object], source: str, text: str | None = None, fol
     )
     _refuse_duplicates(cells, axis, source)
     if contents.texts != file.files:
-        raw = raw | {"files": contents.texts}
-        text = None if text is None else with_fields(text, {"files": contents.texts})
+        read = {"files": contents.texts}
+        raw, text = raw | read, None if text is None else with_fields(text, read)
     header = {name: getattr(file, name) for name in StudyHeader.model_fields}
     if "objective" not in raw and any(cell.parameters.acks != "all" for cell in cells):
         header["objective"] = ACKNOWLEDGED_LOSS_RATE
-    return StudyPlan.model_validate(
-        header | {"cells": cells, "source": raw, "text": text_of(raw) if text is None else text}
-    )
+    return StudyPlan.model_validate(header | {"cells": cells, "source": raw, "text": text or text_of(raw)})
 
 
 def _gathered(raw: dict[str, object], source: str) -> dict[str, object]:
@@ -149,13 +145,6 @@ def _gathered(raw: dict[str, object], source: str) -> dict[str, object]:
     return {name: value for name, value in raw.items() if name not in beside} | {"base": base | beside}
 
 
-def _check_functions(file: StudyFile, source: str) -> None:
-    names = [] if file.functions is None else [metric.name for metric in file.functions.metrics]
-    for name in names:
-        if name in TAKEN or names.count(name) > 1:
-            raise InputError(source, "metrics", f"the name {name}", "names that no other metric or parameter has")
-
-
 def _combinations(file: StudyFile, source: str) -> tuple[str, list[Combination]]:
     """The name of the section that lists the combinations, and the combinations in the order of the file."""
     given = [name for name in ("sweep", "zip", "cells") if getattr(file, name) is not None]
@@ -165,7 +154,11 @@ def _combinations(file: StudyFile, source: str) -> tuple[str, list[Combination]]
         return "base", [{}]
     if file.cells is not None:
         return "cells", _listed(file.cells, source)
-    axes = _axes(file.sweep or file.zip or {}, given[0], source)
+    found = file.sweep or file.zip
+    if not found:
+        raise InputError(source, given[0], "no parameter", f"one or more of {', '.join(SWEEPABLE)}")
+    _check_names(found, given[0], source)
+    axes = {name: _axis(name, values, f"{given[0]}.{name}", source) for name, values in found.items()}
     lengths = {name: len(values) for name, values in axes.items()}
     if file.zip is not None and len(set(lengths.values())) > 1:
         raise InputError(source, "zip", f"lengths {lengths}", "lists of equal length")
@@ -180,14 +173,6 @@ def _check_names(values: Iterable[str], section: str, source: str, known: Mappin
             raise InputError(source, f"{section}.{name}", found, ", ".join(known))
 
 
-def _axes(given: Mapping[str, object], section: str, source: str) -> dict[str, list[object]]:
-    """The values of each axis of `sweep` or `zip`."""
-    if not given:
-        raise InputError(source, section, "no parameter", f"one or more of {_SWEEPABLE_NAMES}")
-    _check_names(given, section, source)
-    return {name: _axis(name, values, f"{section}.{name}", source) for name, values in given.items()}
-
-
 def _axis(name: str, given: object, place: str, source: str) -> list[object]:
     """The values of one axis: a list, in which a range stands for its values, or a range alone."""
     items = given if isinstance(given, list) else [given]
@@ -199,7 +184,6 @@ def _axis(name: str, given: object, place: str, source: str) -> list[object]:
 
 
 def _values(name: str, given: object, place: str, source: str) -> list[object]:
-    """The values of a range, or the one value that is given."""
     if not isinstance(given, str) or not is_range(given):
         return [given]
     try:
@@ -222,12 +206,11 @@ def _listed(cells: list[dict[str, object]], source: str) -> list[Combination]:
     return combinations
 
 
-def _cell(index: int, base: Combination, combination: Combination, axis: str, source: str, contents: Contents) -> Cell:
+def _cell(index: int, base: Combination, swept: Combination, axis: str, source: str, contents: Contents) -> Cell:
     section = f"cells[{index}]" if axis == "cells" else axis
-    places = {name: f"{section}.{name}" for name in combination}
-    parameters = _resolve(base | combination, source, places, contents)
+    parameters = _resolve(base | swept, source, {name: f"{section}.{name}" for name in swept}, contents)
     assert parameters is not None
-    return Cell(index=index, swept=combination, parameters=parameters)
+    return Cell(index=index, swept=swept, parameters=parameters)
 
 
 class _Failures(WrittenModel):
@@ -264,7 +247,7 @@ def _resolve(
         raise InputError(source, ".".join((place, *within)), found, error.allowed) from error
     if contents is None or recorded is None:
         return parameters
-    text, path = contents.text(recorded.file), contents.path_of(recorded.file)
+    text, path = contents.text(recorded.file), str(contents.folder / recorded.file)
     failures = record(recorded, text, path, parameters.brokers, parameters.duration_ms)
     return CellParameters.model_validate(dict(parameters) | {"failures": failures})
 

@@ -1,13 +1,10 @@
-"""Parameters whose values are mappings, such as `burst: {per_year: 2, size: 2, window: 2m}`.
-
-The fields of a model declare the keys, and :func:`mapping_or` gives the notation of such a parameter.
-"""
+"""Parameters whose values are mappings, such as `burst: {per_year: 2, size: 2, window: 2m}`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, cast
 
 from pydantic import Field, model_validator
 
@@ -88,11 +85,6 @@ class SlowEpisodes(WrittenModel):
     delay_ms: DurationMs = Field(gt=0)
 
 
-def _write(value: object) -> str:
-    assert isinstance(value, WrittenModel)
-    return value.words()
-
-
 def mapping_or(word: str, form: str, short: tuple[type, str] | None = None) -> Notation:
     """The notation of a mapping, or `word`, which the field of the parameter holds as None.
 
@@ -106,4 +98,4 @@ def mapping_or(word: str, form: str, short: tuple[type, str] | None = None) -> N
             raise ValueError(f"found {value!r}; allowed: {form}")
         return value
 
-    return word_or(word, Notation(read, _write, form))
+    return word_or(word, Notation(read, lambda value: cast(WrittenModel, value).words(), form))

@@ -1,21 +1,9 @@
-"""The parameters of a cell, each declared once.
+"""The parameters of a cell, each declared once, as a field of :class:`CellParameters` (`parameter.py`).
 
-The types here are resolved: durations are whole milliseconds, `instant` and `never` are None, every parameter has a
-value. The loader (`loader.py`) turns a study file into them; `study.py` has what a study is beside its cells. A trial
-depends on its cell's parameters and its seed, and on nothing else.
-
-Model (docs/failure-models.md). Brokers fail independently: the time to failure
-while up is drawn from `broker_mttf`, the time to repair from `broker_mttr`. A crash is unclean with
-`unclean_probability` (it leaves no clean-shutdown file), and an unclean crash loses the unflushed tail of its logs with
-`tail_loss_probability`. The controller fences a crashed broker after `detection_ms`. Writes are continuous: every
-change of the ISR is followed by an acknowledged write if one is possible, and every failure is preceded by one. A lossy
-crash takes what is younger than `writeback`. By default that is all: no shared causes, immediate catch-up. With that,
-small clusters are Markov chains, whose answers a study must reproduce (`theory/`). On the engine `ray` the same
-failures happen to processes in real time (`trials/processes`); what a trial on processes returns depends on the
-operating system's scheduling, too.
-
-The fields of :class:`CellParameters` are the declarations of all parameters (`parameter.py`); `docs/contributing/
-a-study-parameter.md` says how to add one.
+Values are resolved: durations are whole milliseconds, `instant` and `never` are None, every parameter has a value. A
+trial depends on its cell's parameters and its seed, and on nothing else; on processes, on the operating system's
+scheduling too. docs/failure-models.md describes the model, docs/contributing/a-study-parameter.md how to add a
+parameter. With the defaults, small clusters are Markov chains, whose answers a study must reproduce (`theory/`).
 """
 
 from __future__ import annotations
@@ -47,7 +35,6 @@ DAY_MS = 86_400_000
 MINUTE_MS = 60_000
 LONGEST_PROCESS_TRIAL_MS = 3_600_000
 """The longest real time of a trial on processes, without its warm-up."""
-
 
 Probability = Annotated[Finite, Field(ge=0.0, le=1.0)]
 EventsPerYear = Annotated[Finite, Field(ge=0.0, le=MOST_PER_YEAR)]
@@ -272,8 +259,8 @@ class CellParameters(WrittenModel):
 
     @model_validator(mode="after")
     def _check_conflicts(self) -> CellParameters:
-        for name, found, allowed in self._conflicts():
-            raise WrongField(name, found, allowed)
+        for conflict in self._conflicts():
+            raise WrongField(*conflict)
         return self
 
     def _conflicts(self) -> Iterator[tuple[str, object, str]]:
@@ -296,8 +283,7 @@ class CellParameters(WrittenModel):
             yield "rolling_restart", rolling.words(), allowed
         if self.failures is not None and any(outage.node >= self.brokers for outage in self.failures.outages):
             yield "failures", self.failures.file, f"nodes from 0 to {self.brokers - 1}, the brokers"
-        heartbeat_ms = self.heartbeat_interval_ms
-        if heartbeat_ms is not None and self.network_latency_ms > heartbeat_ms:
+        if self.network_latency_ms > (self.heartbeat_interval_ms or math.inf):
             yield "network_latency", self.network_latency_ms, f"at most a quarter of detection ({self.detection_ms} ms)"
         if self.time_compression != 1.0:
             yield from self._given_mappings("no time_compression: the times of this parameter are not compressed")
@@ -337,14 +323,12 @@ class CellParameters(WrittenModel):
             (self.rack_power_events_per_year, self.rack_power_mttr),
             (1.0, None if self.burst is None else self.burst.down),
         )
-        used = [down.mean_ms for rate, down in powers if rate > 0 and down is not None]
-        return max(self.broker_mttr.mean_ms, *used) if used else self.broker_mttr.mean_ms
+        return max([self.broker_mttr.mean_ms, *(down.mean_ms for rate, down in powers if rate > 0 and down)])
 
     @property
     def longest_absence_ms(self) -> int:
         """The mean time that the longest kind of failure keeps a replica out of sync: down, start, catch-up."""
-        down_ms = self.longest_repair_ms
-        absence_ms = down_ms + self.restart_time_ms
+        absence_ms = self.longest_repair_ms + self.restart_time_ms
         if self.catch_up is not None:
             lost = self.unclean_probability * self.disk_loss_probability
             absence_ms += self.catch_up.needed_ms(absence_ms, lost_disk=False)

@@ -1,18 +1,17 @@
 """The declaration of a study parameter, and what follows from it.
 
-A parameter is declared once, as a field of `CellParameters` (`model.py`): its name; its Python type, with a notation
-(`experiments/support/fields.py`) if study files write its values in another form; and :func:`parameter` with its
-default, its words for the report, its description, its unit and its limits. :func:`parameters` derives the rest: what
-the report prints and what the reference page lists. A field `x_ms` is the parameter `x`.
+A parameter is declared once, as a field of `CellParameters` (`model.py`): by its name, its Python type, with a notation
+(`experiments/support/fields.py`) if study files write its values in another form, and :func:`parameter`. From that
+:func:`parameters` derives what the report and the reference page say. A field `x_ms` is the parameter `x`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import TypeVar
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from experiments.support.fields import Notation, WrittenModel, allowed_values
 
@@ -47,18 +46,10 @@ def parameter(
 ) -> T:
     """The declaration of a parameter, as the default of a field; `ge`, `gt` and `le` are its limits.
 
-    `words`: the name of a value in the report and the tables, with `{}` in its place (`min ISR {}`). `unit`: of a plain
-    number.
+    `words`: the name of a value in reports and tables, with `{}` in its place (`min ISR {}`); `unit`: of plain numbers.
     """
-    info: object = Field(
-        default,
-        description=description,
-        json_schema_extra={"words": words, "unit": unit},
-        ge=ge,
-        gt=gt,
-        le=le,
-    )
-    return cast(T, info)
+    extra: dict[str, JsonValue] = {"words": words, "unit": unit}
+    return Field(default, description=description, json_schema_extra=extra, ge=ge, gt=gt, le=le)
 
 
 def parameters(model: type[WrittenModel]) -> Mapping[str, Parameter]:

@@ -1,16 +1,16 @@
 """On which brokers the replicas of a study's partitions are.
 
-`spread` is the placement of Kafka's controller for racks (`protocol/controller/placement.py`): each replica of a
-partition in another rack as far as there are racks, leaders and replicas in turn. Without racks, partition i is on
-consecutive brokers from i on. `together` fills one rack before the
-next, those that hold most replicas first: among equal racks partition i begins with rack i, and the brokers of a rack
-take turns. The placement does not depend on the seed: all trials of a cell have the same one.
+`spread` is the placement of Kafka's controller for racks (`protocol/controller/placement.py`); without racks, partition
+i is on consecutive brokers from i on. `together` fills one rack before the next, those that hold most replicas first:
+among equal racks partition i begins with rack i, and the brokers of a rack take turns. The placement does not depend on
+the seed: all trials of a cell have the same one.
 """
 
 from __future__ import annotations
 
 from random import Random
 
+from experiments.studies.design.mappings import Burst
 from experiments.studies.design.model import CellParameters
 from protocol.controller.placement import UsableBroker, place
 from protocol.ids import NodeId
@@ -26,16 +26,25 @@ def racks_of(params: CellParameters) -> list[tuple[NodeId, ...]]:
     return [tuple(range(rack, params.brokers, params.racks)) for rack in range(params.racks)]
 
 
+def rack_sizes(params: CellParameters) -> list[int]:
+    """The number of brokers in each rack."""
+    return [len(rack) for rack in racks_of(params)]
+
+
+def burst_domains(params: CellParameters, burst: Burst) -> list[tuple[float, tuple[NodeId, ...]]]:
+    """The cluster and each rack, with the probability that a burst strikes brokers of that domain only."""
+    racks, everyone = racks_of(params), tuple(range(params.brokers))
+    return [(1.0 - burst.same_rack, everyone), *((burst.same_rack / len(racks), rack) for rack in racks)]
+
+
 def assignments(params: CellParameters) -> tuple[tuple[NodeId, ...], ...]:
     """The replicas of each partition, the first of them its preferred leader."""
-    factor, brokers = params.replication_factor, range(params.brokers)
+    factor, partitions = params.replication_factor, range(params.partitions)
     if params.placement == "together":
-        return tuple(_filled(params, index)[:factor] for index in range(params.partitions))
+        return tuple(_filled(params, index)[:factor] for index in partitions)
     if params.racks == 1:
-        return tuple(
-            tuple((index + offset) % params.brokers for offset in range(factor)) for index in range(params.partitions)
-        )
-    usable = [UsableBroker(broker, f"{rack_of(params, broker):03d}") for broker in brokers]
+        return tuple(tuple((index + offset) % params.brokers for offset in range(factor)) for index in partitions)
+    usable = [UsableBroker(broker, f"{rack_of(params, broker):03d}") for broker in range(params.brokers)]
     return tuple(place(usable, params.partitions, factor, Random(0)))
 
 

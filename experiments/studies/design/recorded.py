@@ -29,8 +29,7 @@ COLUMNS = ("node", "down_ms", "up_ms", "kind")
 LONGEST_NUMBER = 15
 _DAY_MS = 86_400_000
 _EPOCH_MS = 10**12
-"""A time from which on a record without `begins` is taken to have times of the Unix epoch: 31.7 years after the record
-began, or September 2001."""
+"""From here on times of a record without `begins` are taken for those of the Unix epoch: 31.7 years, September 2001."""
 
 
 class RecordedOutage(NamedTuple):
@@ -66,16 +65,13 @@ class RecordedFailures(FailureFile):
 
 
 def _write(value: object) -> str:
-    assert isinstance(value, FailureFile)
+    if not isinstance(value, FailureFile):
+        return "none"
     return f"{value.file}, {value.mode}" + (f" of {format_duration(value.block_ms)}" if value.mode == "blocks" else "")
 
 
-_MAPPING = mapping_or(
-    "none",
-    "FILE.csv, or {file: FILE.csv, mode: replay | blocks, block: DURATION, begins: MILLISECONDS, length: DURATION}",
-    short=(str, "file"),
-)
-RECORDED = replace(_MAPPING, write=lambda value: "none" if value is None else _write(value))
+_FORM = "FILE.csv, or {file: FILE.csv, mode: replay | blocks, block: DURATION, begins: MILLISECONDS, length: DURATION}"
+RECORDED = replace(mapping_or("none", _FORM, short=(str, "file")), write=_write)
 
 
 @dataclass(slots=True)
@@ -84,10 +80,6 @@ class Contents:
 
     texts: dict[str, str]
     folder: Path
-
-    def path_of(self, name: str) -> str:
-        """The file as errors name it."""
-        return str(self.folder / name)
 
     def text(self, name: str) -> str:
         """The content of a file, with line feeds at the ends of lines. Raises InputError if it cannot be read."""
@@ -98,14 +90,12 @@ class Contents:
 
 
 def record(file: FailureFile, text: str, source: str, brokers: int, duration_ms: int) -> RecordedFailures:
-    """The failures in `text`, the content of the file, for trials of that many brokers and that duration; `source` is
-    the file's path in errors.
+    """The failures in `text`, the content of the file (`source` in errors), for trials of those brokers and duration.
 
-    Raises InputError with the number of the line for a line that is wrong, and for a record that is too short or has no
-    outage that a trial meets.
+    Raises InputError for a wrong line, with its number, and for a record that is too short or has no outage that a
+    trial meets.
     """
-    lines = _checked(_lines(text, source, brokers), source)
-    outages = _since(file, lines, source, duration_ms)
+    outages = _since(file, _checked(_lines(text, source, brokers), source), source, duration_ms)
     end_ms = max((outage.up_ms for outage in outages), default=0)
     length_ms = end_ms if file.length_ms is None else file.length_ms
     if length_ms < end_ms:
@@ -135,9 +125,8 @@ def _lines(text: str, source: str, brokers: int) -> list[tuple[int, RecordedOuta
         raise InputError(source, "line 2", "no outage", "one line or more below the header")
     for number, outage in found:
         if outage.node >= brokers:
-            raise InputError(
-                source, f"line {number}", f"node {outage.node}", f"a broker of the cell, 0 to {brokers - 1}"
-            )
+            allowed = f"a broker of the cell, 0 to {brokers - 1}"
+            raise InputError(source, f"line {number}", f"node {outage.node}", allowed)
     return found
 
 
@@ -147,16 +136,15 @@ def _outage(row: list[str], number: int, source: str) -> RecordedOutage:
         raise InputError(source, place, f"{len(row)} values", f"{len(COLUMNS)} values: {', '.join(COLUMNS)}")
     for name, value in zip(COLUMNS, row[:3], strict=False):
         if not (value.isascii() and value.isdecimal() and len(value) <= LONGEST_NUMBER):
-            raise InputError(
-                source, place, f"{name} {value[:30]!r}", f"a whole number from 0, at most {LONGEST_NUMBER} digits"
-            )
+            allowed = f"a whole number from 0, at most {LONGEST_NUMBER} digits"
+            raise InputError(source, place, f"{name} {value[:30]!r}", allowed)
     node, down_ms, up_ms = map(int, row[:3])
     if up_ms <= down_ms:
         raise InputError(source, place, f"up_ms {up_ms}", f"a time after down_ms ({down_ms})")
-    kind = next((kind for kind in KINDS if kind == row[3]), None)
-    if kind is None:
-        raise InputError(source, place, f"kind {row[3]!r}", f"one of {', '.join(KINDS)}")
-    return RecordedOutage(node, down_ms, up_ms, kind)
+    for kind in KINDS:
+        if kind == row[3]:
+            return RecordedOutage(node, down_ms, up_ms, kind)
+    raise InputError(source, place, f"kind {row[3]!r}", f"one of {', '.join(KINDS)}")
 
 
 def _checked(lines: list[tuple[int, RecordedOutage]], source: str) -> list[tuple[int, RecordedOutage]]:
@@ -164,14 +152,12 @@ def _checked(lines: list[tuple[int, RecordedOutage]], source: str) -> list[tuple
     last: dict[int, tuple[int, RecordedOutage]] = {}
     ordered = sorted(lines, key=lambda line: (line[1].down_ms, line[1].node))
     for number, outage in ordered:
-        former = last.get(outage.node)
-        if former is not None and outage.down_ms < former[1].up_ms:
-            other, before = former
+        other, before = last.get(outage.node, (0, None))
+        if before is not None and outage.down_ms < before.up_ms:
             found = f"node {outage.node} down at {outage.down_ms}, in its outage of line {other}"
-            raise InputError(
-                source, f"line {number}", found, f"outages of a node that do not overlap (from {before.up_ms})"
-            )
-        last[outage.node] = (number, outage)
+            allowed = f"outages of a node that do not overlap (from {before.up_ms})"
+            raise InputError(source, f"line {number}", found, allowed)
+        last[outage.node] = number, outage
     return ordered
 
 
@@ -179,20 +165,19 @@ def _since(
     file: FailureFile, lines: list[tuple[int, RecordedOutage]], source: str, duration_ms: int
 ) -> list[RecordedOutage]:
     """The outages by time, since the record began. InputError if that is after the first or long before it."""
-    number, first = lines[0]
-    if first.down_ms < file.begins_ms:
-        allowed = f"a time from {file.begins_ms} on, at which the record begins"
+    (number, first), begins_ms = lines[0], file.begins_ms
+    if first.down_ms < begins_ms:
+        allowed = f"a time from {begins_ms} on, at which the record begins"
         raise InputError(source, f"line {number}", f"down_ms {first.down_ms}", allowed)
-    after_ms, is_replay = first.down_ms - file.begins_ms, file.mode == "replay"
+    after_ms, is_replay = first.down_ms - begins_ms, file.mode == "replay"
     if after_ms >= (min(duration_ms, _EPOCH_MS) if is_replay else _EPOCH_MS):
         days = after_ms / _DAY_MS
         after = f"{days:,.0f} days" if days >= 10 else f"{24 * days:,.1f} hours"
         found = f"down_ms {first.down_ms} as the first outage, {after} after the record begins"
         within = f"an outage within the duration ({format_duration(duration_ms)})" if is_replay else "an outage"
-        example = f"{{file: {file.file}, begins: {first.down_ms}}}"
         allowed = (
-            f"{within}, in milliseconds since the record began; begins gives that time of the file, as in {example}"
+            f"{within}, in milliseconds since the record began; begins gives that time of the file, as in "
+            f"{{file: {file.file}, begins: {first.down_ms}}}"
         )
         raise InputError(source, f"line {number}", found, allowed)
-    begins_ms = file.begins_ms
     return [outage._replace(down_ms=outage.down_ms - begins_ms, up_ms=outage.up_ms - begins_ms) for _, outage in lines]

@@ -1,9 +1,5 @@
 """A study: one question, asked of many cells (combinations of parameters) by many trials each.
 
-The loader (`loader.py`) turns a study file into a :class:`StudyPlan`. The study says which cells there are, how many
-trials each gets, and which metric decides. Of the functions that a script adds (`scripting/functions.py`) it has names,
-units and words, which the record of the study, the pipeline and the report need.
-
 A study compares settings under the same assumptions. Cells that differ in an assumption (how often machines fail, how
 large the cluster is, how trials are sampled) are answers to different questions: none of them is better than another,
 since an operator does not choose how machines fail. So cells are compared within groups that share all assumptions.
@@ -33,7 +29,8 @@ class MetricDeclaration(StrictModel):
 
 
 class CustomFunctions(StrictModel):
-    """The custom metrics in the order of their values in `trials/`, and the name of the failure model."""
+    """What the record of a study, the pipeline and the report need of the functions that a script adds
+    (`scripting/functions.py`): the metrics in the order of their values in `trials/`, the name of the failure model."""
 
     metrics: Annotated[tuple[MetricDeclaration, ...], AsTuple] = Field((), description="Custom metrics.")
     failure_model: str | None = Field(None, description="The function that replaces the failures of the parameters.")
@@ -41,17 +38,14 @@ class CustomFunctions(StrictModel):
 
 def metrics_of(functions: CustomFunctions | None) -> tuple[Metric, ...]:
     """Every metric of a study: the built-in ones, then the custom ones."""
-    custom = () if functions is None else functions.metrics
-    declared = [
+    custom = (
         Metric(item.name, item.name, ESTIMATORS[item.unit], item.name.replace("_", " "), item.meaning)
-        for item in custom
-    ]
-    return (*METRICS, *declared)
+        for item in (() if functions is None else functions.metrics)
+    )
+    return (*METRICS, *custom)
 
 
 METRIC_NAMES = [metric.name for metric in METRICS]
-
-
 _MetricName = Annotated[str, one_of(METRIC_NAMES), Field(json_schema_extra={"enum": METRIC_NAMES})]
 
 

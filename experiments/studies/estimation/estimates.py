@@ -1,9 +1,5 @@
-"""From the sums of a study's cells to their numbers with intervals, and those as objects of `gold/cells.json`.
-
-The Spark pipeline (`pipeline/gold.py`) adds up the trials of the cells, and the products of paired trials of two cells;
-:func:`estimate_cells` turns them into an interval per metric (`intervals.py`), comparisons between cells (`pairs.py`),
-and the cell to recommend, if any (`selection.py`). The report and the tables read the numbers back from the file.
-"""
+"""From the sums of a study's cells (`pipeline/gold.py`) to their numbers with intervals (`intervals.py`), comparisons
+(`pairs.py`) and the cell to recommend (`selection.py`), and those as objects of `gold/cells.json`."""
 
 from __future__ import annotations
 
@@ -89,8 +85,9 @@ class CellEstimates:
         rest = asdict(self)
         estimates = rest.pop("estimates")
         begin = {name: rest.pop(name) for name in ("trials", "partition_years", "estimator")}
-        writable = asdict(self.estimates[UNWRITABLE].complement())
-        return {**swept, **begin, **estimates, WRITABLE: writable, **rest, "warnings": list(self.warnings)}
+        found = self.estimates[UNWRITABLE]
+        writable = replace(found, estimate=1.0 - found.estimate, ci_low=1.0 - found.ci_high, ci_high=1.0 - found.ci_low)
+        return {**swept, **begin, **estimates, WRITABLE: asdict(writable), **rest, "warnings": list(self.warnings)}
 
 
 def estimate_cells(plan: StudyPlan, cells: Sequence[CellSums], products_with: ProductsWith) -> list[CellEstimates]:
@@ -100,8 +97,7 @@ def estimate_cells(plan: StudyPlan, cells: Sequence[CellSums], products_with: Pr
     single = [_single(plan, *parts) for parts in zip(plan.cells, cells, comparing.sizes, strict=True)]
     if len(cells) == 1:
         return [replace(single[0], may_be_best=True, reference=True)]
-    everything = range(len(cells))
-    with_first = comparing.compared(everything, 0, ALPHA)
+    with_first = comparing.compared(range(len(cells)), 0, ALPHA)
     found = [replace(cell, compared_with_first=with_first[index]) for index, cell in enumerate(single)]
     for group in groups_of(plan.cells):
         for index, cell in _selected(plan, found, group, comparing).items():
@@ -113,11 +109,9 @@ class _Comparing:
     """Comparisons between the cells of a plan; asks for the products of each reference once."""
 
     def __init__(self, plan: StudyPlan, cells: Sequence[CellSums], products_with: ProductsWith) -> None:
-        self.sizes = [
-            assumed_sizes(cell.parameters, sums.changes) for cell, sums in zip(plan.cells, cells, strict=True)
-        ]
-        self._metrics = metrics_of(plan.functions)
-        self._cells = cells
+        pairs = zip(plan.cells, cells, strict=True)
+        self.sizes = [assumed_sizes(cell.parameters, sums.changes) for cell, sums in pairs]
+        self._cells, self._metrics = cells, metrics_of(plan.functions)
         self._products_with: ProductsWith = cache(products_with) if plan.pairing else lambda _: {}
 
     def compared(self, among: Iterable[int], reference: int, alpha: float) -> dict[int, dict[str, Comparison]]:
@@ -160,12 +154,9 @@ def _selected(
         if all(selection.is_surpassed(rival, objective, plan.equivalence_margin) for rival in rivals):
             reference = recommended = available
     compared = comparing.compared(group, reference, alpha)
+    trials = {index: max(single[index].trials, single[least].trials) for index in kept if index != least}
     needed = {
-        index: selection.trials_to_distinguish(
-            screened[index][objective], max(single[index].trials, single[least].trials)
-        )
-        for index in kept
-        if index != least
+        index: selection.trials_to_distinguish(screened[index][objective], most) for index, most in trials.items()
     }
     return {
         index: replace(
@@ -183,15 +174,13 @@ def _selected(
 def _single(plan: StudyPlan, asked: Cell, cell: CellSums, sizes: Mapping[str, float]) -> CellEstimates:
     """The numbers of a cell that need no other cell; `asked` is the cell in the plan."""
     scripted = plan.functions is not None
-    choice = choose(asked.parameters, scripted)
-    metrics = metrics_of(plan.functions)
+    choice, metrics = choose(asked.parameters, scripted), metrics_of(plan.functions)
     estimates = {metric.name: interval(metric, cell.sums[metric.name], sizes) for metric in metrics}
-    reasons = {metric.name: degeneracy(cell.sums[metric.name]) for metric in metrics}
-    warnings = [f"weights degenerate: {name}: {reason}" for name, reason in reasons.items() if reason is not None]
+    reasons = ((metric.name, degeneracy(cell.sums[metric.name])) for metric in metrics)
+    warnings = [f"weights degenerate: {name}: {reason}" for name, reason in reasons if reason is not None]
     warnings += [sentence(asked.parameters, scripted)] if choice.falls_back else []
     if plan.precision is not None:
-        line = shortfall(plan.precision, estimates[plan.precision.metric], cell.trials)
-        warnings += [line] if line is not None else []
+        warnings += filter(None, [shortfall(plan.precision, estimates[plan.precision.metric], cell.trials)])
     return CellEstimates(
         trials=cell.trials,
         partition_years=cell.partition_years,
@@ -220,15 +209,13 @@ def read_cells(out: Path, cells: Sequence[Cell], metrics: Sequence[Metric] = MET
     except ValueError as error:
         raise InputError(str(path), "", "a damaged file", allowed) from error
     swept = [{name: value for name, value in cell.swept.items() if name != "estimator"} for cell in cells]
+    kept = [each.name for each in fields(CellEstimates) if each.name != "estimates"]
     try:
         found = [{name: document[name] for name in names} for document, names in zip(documents, swept, strict=True)]
-        kept = [each.name for each in fields(CellEstimates) if each.name != "estimates"]
+        by_metric = [{metric.name: document[metric.name] for metric in metrics} for document in documents]
         estimates = [
-            _ESTIMATES.validate_python(
-                {name: document[name] for name in kept}
-                | {"estimates": {metric.name: document[metric.name] for metric in metrics}}
-            )
-            for document in documents
+            _ESTIMATES.validate_python({name: document[name] for name in kept} | {"estimates": each})
+            for document, each in zip(documents, by_metric, strict=True)
         ]
     except (KeyError, ValueError) as error:
         raise InputError(str(path), "", "cells of another study or version", allowed) from error

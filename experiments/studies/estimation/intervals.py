@@ -14,10 +14,9 @@ Events of one trial may come together. So v is at least the variance of the tota
 (t / z)^2 because it is estimated, and m is at least v / y, the size of a cluster. Neither is ever less than for single
 independent events: the guard only widens.
 
-With nothing seen, low is 0 and high = -ln(alpha / 2) / T after T partition-years; as a one-sided bound,
--ln(0.05) / T = 3.00 / T (the "rule of three"). Lost records have that bound times the assumed size of an event
-(`assumed_sizes`), and the sizes of few events are averaged with it: m is at least (size + y) / (events + 1). Partitions
-count as independent until events are seen together.
+With nothing seen (docs/statistics.md), low is 0 and high = -ln(alpha / 2) / T after T partition-years. Lost records
+have that bound times the assumed size of an event (`assumed_sizes`), and the sizes of few events are averaged with it:
+m is at least (size + y) / (events + 1). Partitions count as independent until events are seen together.
 
 *Shares of time*: offline, rejecting, stalled. A share p has the effective sample size n* = p (1 - p) / Var(p) (Korn and
 Graubard, Survey Methodology 24, 1998): so many independent observations have a mean of the same variance. Var(p) is
@@ -28,30 +27,34 @@ The limits are Clopper and Pearson's (Biometrika 26, 1934) with p n* of n* succe
 
 Few episodes say little about how long the next one lasts. Var(p) is therefore at least that of independent episodes of
 exponential length, 2 p^2 / k after k episodes, and the upper limit is at least the gamma limit with one more episode of
-length D (of the largest weight), the assumed mean length of an episode: a repair, or the detection of a failure. With
-no episode in T years it is the bound of the episodes' rate times D: 3.00 / T x D as a one-sided 95 % bound.
+the assumed mean length D (of the largest weight).
 
 Where the weights of the trials degenerate (`moments.py`) the interval is from 0 to a bound that does not rest on them.
 
-*Assumed sizes.* The bound of a total of which nothing was seen is the bound of the rate of its events times the mean
-size of an event, which is assumed:
+*Assumed sizes* (:func:`assumed_sizes`, docs/statistics.md). Even if all replicas are down and all of them are waited
+for, they are back after the longest of `replication_factor` times to repair: (1 + 1/2 + ... + 1/RF) mean down times if
+they are exponential (Renyi, 1953). Overlapping repairs that keep extending an episode, repair times with a heavy tail
+and manual recovery may last longer.
 
-- *stalled*: until the controller fences the silent broker and a leader answers: `detection`, and a second.
-- *offline*, *rejecting*, *not writable*: until replicas return. Even if all replicas are down and all of them are
-  waited for, that is the longest of `replication_factor` times to repair: (1 + 1/2 + ... + 1/RF) mean down times if
-  they are exponential (Renyi, 1953). Detection and a second come on top.
-- *lost records*: all records that a trial writes to the partition, one for each change of its state at most.
-- other counts: an event counts as one.
+*Quantiles of times*: distribution-free, from order statistics. Of n independent times, B ~ Binomial(n, p) lie below the
+p-quantile, so that the order statistics of ranks l and u with P(B < l) <= alpha / 2 and P(B >= u) <= alpha / 2 enclose
+it with probability 1 - alpha, whatever the distribution (David and Nagaraja, Order Statistics, 2003, 7.1). If no such u
+exists, the times have no upper limit for that quantile.
 
-Overlapping repairs that keep extending an episode, repair times with a heavy tail and manual recovery may last longer.
+Outages of one trial depend on each other. So n is not their number m but n* = m / deff (Woodruff, JASA 47, 1952): the
+share of times up to the estimated quantile is a ratio estimator over trials, with the residuals of `moments.py`; n* is
+p (1 - p) / Var(share), Var widened by (t / z)^2, at most the effective sample size of the outages' weights. The ranks
+of n* are then shares l / n*, u / n* of the (weighted) empirical distribution. The smaller n* of the two quantiles is
+used for both: the outages above the 99 % quantile are too few to show their dependence.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
-from scipy.special import betaincinv, gammaincinv
+from scipy.special import bdtrik, betaincinv, gammaincinv
 
 from experiments.studies.design.model import CellParameters
 from experiments.studies.estimation.moments import ALPHA, Estimate, Sums, degeneracy, effective_years, widening
@@ -121,10 +124,8 @@ def limits(metric: Metric, sums: Sums, sizes: Mapping[str, float], alpha: float 
 
 def interval(metric: Metric, sums: Sums, sizes: Mapping[str, float]) -> Estimate:
     """The estimate of a metric with its 95 % interval, one-sided where nothing was seen."""
-    low, high = limits(metric, sums, sizes)
     unseen = sums.value <= 0.0
-    if unseen:
-        high = _unseen(metric, sums, sizes, ALPHA)
+    low, high = (0.0, _unseen(metric, sums, sizes, ALPHA)) if unseen else limits(metric, sums, sizes)
     estimate = min(1.0, sums.ratio) if metric.estimator is FRACTION else sums.ratio
     return Estimate(estimate, low, high, sums.events, sums.effective_sample_size, unseen, degeneracy(sums) is not None)
 
@@ -135,14 +136,46 @@ def _unseen(metric: Metric, sums: Sums, sizes: Mapping[str, float], alpha: float
     return min(1.0, bound) if metric.estimator is FRACTION else bound
 
 
-ELECTION_MS = 1_000
-
-
 def assumed_sizes(parameters: CellParameters, records: float = 1.0) -> dict[str, float]:
     """The assumed mean size of an event, or length of an episode in years, by column. `records`: per trial."""
-    detection_ms = (parameters.detection_ms or 0) + ELECTION_MS
+    detection_ms = (parameters.detection_ms or 0) + 1_000
     longest = sum(1.0 / down for down in range(1, parameters.replication_factor + 1))
     repair_ms = longest * parameters.longest_absence_ms + detection_ms
     years = dict.fromkeys((share.column for share in FRACTIONS.values()), repair_ms / YEAR_MS)
     years["stalled"] = detection_ms / YEAR_MS
     return dict.fromkeys((metric.column for metric in METRICS), 1.0) | years | {"lost_records": records}
+
+
+LEVELS = {"p50": 0.5, "p99": 0.99}
+"""The quantiles that are published, by their keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """The shares of the empirical distribution between which a quantile lies; None without a limit on that side."""
+
+    low: float | None
+    high: float | None
+
+
+def shares_of(levels: Iterable[tuple[float, Sums]]) -> list[Shares]:
+    """The limits of each quantile: its p, and the sums of the outages up to it (value) and of all (exposure)."""
+    found = list(levels)
+    independent = min((independent_times(p, sums) for p, sums in found), default=0.0)
+    return [rank_shares(p, independent) for p, _ in found]
+
+
+def independent_times(p: float, sums: Sums) -> float:
+    """n*: how many independent times say as much about the p-quantile as these."""
+    most = sums.effective_sample_size
+    variance = sums.variance / sums.exposure**2 * widening(sums.trials, ALPHA)
+    return min(most, p * (1.0 - p) / variance) if variance > 0.0 else most
+
+
+def rank_shares(p: float, independent: float) -> Shares:
+    """The ranks of the order statistics about the p-quantile of so many independent times, as shares."""
+    n = math.floor(independent + 1e-9)
+    if n < 1:
+        return Shares(None, None)
+    low, high = math.ceil(bdtrik(ALPHA / 2.0, n, p)), math.ceil(bdtrik(1.0 - ALPHA / 2.0, n, p)) + 1
+    return Shares(low / n if low >= 1 else None, high / n if high <= n else None)

@@ -1,29 +1,17 @@
 """The sums over a cell's trials that every estimate is made of, and the ratio estimator with its variance.
 
-A trial has an exposure w (partition-years) and, for each metric, a value x (a count, a total, or partition-years spent
-in a state). Both are weighted with the likelihood ratios of the rows that they were measured by; in plain sampling
-every weight is 1 and w is the length of the trial times its partitions. The metric is estimated by the ratio
-r = sum(x) / sum(w). Trials are independent of each other, events within one are not, so the variance is taken over
-trials, by linearisation (Cochran, Sampling Techniques, 1977, 6.4): with the residuals e = x - r w,
+docs/statistics.md has the theory: value x and exposure w of a trial, the ratio r = sum(x) / sum(w), and, by
+linearisation with the residuals e = x - r w,
 
     Var(r) = n / (n - 1) sum(e^2) / (sum w)^2,    sum(e^2) = sum(x^2) - 2 r sum(x w) + r^2 sum(w^2).
 
-Only sums occur, so that Spark adds them up and Python needs no trial. Two cells that saw the same failures have in
-addition the products of their trials' values (`pairs.py`).
+Only sums occur, so that Spark adds them up and Python needs no trial.
 
 *The health of weights.* With importance sampling or splitting a few trials may carry most of the total weight: then the
 variance over trials is as unknown as the total, and an interval made of it is too narrow, without a sign of it in the
-interval. The signs are in the weights (Owen, Monte Carlo theory, methods and examples, 2013, 9.3):
-
-- Kish's effective sample size (sum w)^2 / sum w^2 of the events is below :data:`LEAST_EFFECTIVE_SAMPLE_SIZE`;
-- one event has more than :data:`LARGEST_SHARE` of the weight;
-- trials differ so much that their total is worth fewer independent events than that, (sum x)^2 / Var(sum x): events of
-  one trial may be copies of each other, as the paths of splitting are;
-- the mean weight of the exposure, which is 1 in expectation, is not within a factor :data:`MEAN_WEIGHT` of it.
-
-An estimate with any of them is degenerate. Its interval is from 0 to an upper bound that does not rest on the weights
-of its events: the bound of a rate of which nothing was seen in the effective exposure of the trials, if that is larger.
-Plain sampling, with all weights 1, is never degenerate: its intervals are exact for few events.
+interval. The signs are in the weights (:func:`degeneracy`). Trials count because events of one trial may be copies of
+each other, as the paths of splitting are. The interval of a degenerate estimate is from 0 to an upper bound that does
+not rest on the weights of its events. Plain sampling, with all weights 1, is never degenerate.
 """
 
 from __future__ import annotations
@@ -35,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
-CONFIDENCE = 0.95
-ALPHA = 1.0 - CONFIDENCE
+Numbers = Sequence[float] | NDArray[np.float64]
+ALPHA = 1.0 - 0.95
 _ROUNDING = 1e-12
 
 
@@ -56,10 +44,6 @@ class Estimate:
     effective_sample_size: float = 0.0
     one_sided: bool = False
     degenerate: bool = False
-
-    def complement(self) -> Estimate:
-        """The estimate of the rest, 1 - this share of time."""
-        return replace(self, estimate=1.0 - self.estimate, ci_low=1.0 - self.ci_high, ci_high=1.0 - self.ci_low)
 
     @property
     def is_bound(self) -> bool:
@@ -98,25 +82,21 @@ class Sums:
     largest_size: float = 0.0
 
     @classmethod
-    def of(
-        cls,
-        values: Sequence[float] | NDArray[np.float64],
-        exposures: Sequence[float] | NDArray[np.float64],
-        events: int | None = None,
-    ) -> Sums:
+    def of(cls, values: Numbers, exposures: Numbers, events: int | None = None) -> Sums:
         """The sums of unweighted trials, with one value and one exposure each, and events of one size. `events`: how
         many events the values count; by default the values' sum, events that count as one each."""
         x, w = np.asarray(values, float), np.asarray(exposures, float)
-        seen = round(float(x.sum())) if events is None else events
-        size = float(x.sum()) / seen if seen else 0.0
+        value, exposure = float(x.sum()), float(w.sum())
+        seen = round(value) if events is None else events
+        size = value / seen if seen else 0.0
         return cls(
             trials=len(x),
-            value=float(x.sum()),
+            value=value,
             value_squares=float(x @ x),
-            exposure=float(w.sum()),
+            exposure=exposure,
             exposure_squares=float(w @ w),
             value_exposure=float(x @ w),
-            years=float(w.sum()),
+            years=exposure,
             events=seen,
             weight=float(seen),
             weight_squares=float(seen),
@@ -128,9 +108,7 @@ class Sums:
     def with_mean_weight(self, size: float) -> Sums:
         """The sums of weighted trials whose events' weights are not known one by one: an event is taken to weigh as
         much as those seen do on average. `size`: the assumed size of an event of weight 1."""
-        if not self.events:
-            return self
-        return replace(self, largest_weight=self.value / (self.events * size))
+        return replace(self, largest_weight=self.value / (self.events * size)) if self.events else self
 
     @property
     def ratio(self) -> float:
@@ -138,17 +116,13 @@ class Sums:
         return self.value / self.exposure if self.exposure > 0.0 else 0.0
 
     @property
-    def residual_squares(self) -> float:
-        """sum(e^2); 0 where it is not distinguished from the rounding of its terms."""
-        ratio = self.ratio
-        cross = 2.0 * ratio * self.value_exposure
-        found = self.value_squares - cross + ratio * ratio * self.exposure_squares
-        return found if found > _ROUNDING * max(self.value_squares, cross) else 0.0
-
-    @property
     def variance(self) -> float:
-        """The variance of the total sum(x) about r sum(w): Var(r) times the squared exposure; 0 with one trial."""
-        return self.residual_squares * self.trials / (self.trials - 1) if self.trials > 1 else 0.0
+        """The variance of the total sum(x) about r sum(w): Var(r) times the squared exposure; 0 with one trial, and
+        where sum(e^2) is not distinguished from the rounding of its terms."""
+        ratio, cross = self.ratio, 2.0 * self.ratio * self.value_exposure
+        found = self.value_squares - cross + ratio * ratio * self.exposure_squares
+        is_known = self.trials > 1 and found > _ROUNDING * max(self.value_squares, cross)
+        return found * self.trials / (self.trials - 1) if is_known else 0.0
 
     @property
     def effective_sample_size(self) -> float:
@@ -172,9 +146,8 @@ _EQUAL = 1e-9
 
 def is_weighted(sums: Sums) -> bool:
     """Whether any weight differs from 1."""
-    return (
-        abs(sums.exposure - sums.years) > _EQUAL * sums.years or abs(sums.weight - sums.events) > _EQUAL * sums.events
-    )
+    by_exposure = abs(sums.exposure - sums.years) > _EQUAL * sums.years
+    return by_exposure or abs(sums.weight - sums.events) > _EQUAL * sums.events
 
 
 def degeneracy(sums: Sums) -> str | None:

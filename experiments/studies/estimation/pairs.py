@@ -1,27 +1,15 @@
 """Differences and ratios between two cells whose trials are pairs: trial k of both saw the same failures.
 
-What the failures add to both cells cancels in the difference. With the residuals e = x - r w of the two cells over
-their common trials (`moments.py`),
+What the failures add to both cells cancels in the difference. docs/statistics.md has the covariance, the limits of the
+difference, which recover the variances from the limits of each cell (Zou and Donner, Statistics in Medicine 27, 2008;
+with correlation: Zou, Psychological Methods 12, 2007), and the gain of pairing. Cells that are not paired have rho = 0.
 
-    Cov(r_a, r_b) = n / (n - 1) sum(e_a e_b) / (W_a W_b),    rho = Cov / sqrt(Var(r_a) Var(r_b)).
-
-The limits of the difference r_b - r_a recover the variances from the limits l, u of each cell (Zou and Donner,
-Statistics in Medicine 27, 2008; with correlation: Zou, Psychological Methods 12, 2007):
-
-    low  = r_b - r_a - sqrt((r_b - l_b)^2 + (u_a - r_a)^2 - 2 rho (r_b - l_b)(u_a - r_a))
-    high = r_b - r_a + sqrt((u_b - r_b)^2 + (r_a - l_a)^2 - 2 rho (u_b - r_b)(r_a - l_a)).
-
-For many events this is the paired t interval, for few it has the skewness of the exact limits of each cell, and where
-no pair differs it is not of length 0. The limits of the ratio are those of the difference of the logarithms, but not
-closer to 1 than those of the difference allow, 1 / (1 - low / r_b) and 1 + high / r_a: where few pairs differ, the
-logarithms are too narrow. Cells that are not paired have rho = 0.
+The limits of the ratio are those of the difference of the logarithms, but not closer to 1 than those of the difference
+allow, 1 / (1 - low / r_b) and 1 + high / r_a: where few pairs differ, the logarithms are too narrow.
 
 Two settings may meet the same events by structure: in every pair of trials both have the same value, down to rounding.
 Then the difference is not unknown, it is 0 under these failures, and more trials of them do not change that; only
 events that were seen say so (:attr:`Comparison.identical`).
-
-The gain of pairing is (Var(r_a) + Var(r_b)) / Var(r_b - r_a): by so much the number of trials would have to grow for
-independent cells to give an interval of the same length.
 """
 
 from __future__ import annotations
@@ -95,16 +83,15 @@ def compare(
     scale = math.sqrt(mine_variance * its_variance)
     rho = max(-1.0, min(1.0, covariance / scale)) if scale > 0.0 else 0.0
     left = mine_variance + its_variance - 2.0 * rho * scale
-    gain = (mine_variance + its_variance) / left if products is not None and left > 1e-9 * scale > 0.0 else None
-    all_pairs = products is not None and products.pairs == mine.trials == reference.trials
-    is_identical = all_pairs and mine.events > 0 and products is not None and products.differing == 0
+    mine_bounded, its_bounded = (mine.ratio, *my_limits), (reference.ratio, *its_limits)
+    is_paired = products is not None and products.pairs == mine.trials == reference.trials
     return Comparison(
-        Difference(*_difference((mine.ratio, *my_limits), (reference.ratio, *its_limits), rho)),
-        _ratio((mine.ratio, *my_limits), (reference.ratio, *its_limits), rho),
-        0 if products is None else products.pairs,
-        gain,
-        is_identical,
-        degeneracy(mine) is not None or degeneracy(reference) is not None,
+        Difference(*_difference(mine_bounded, its_bounded, rho)),
+        _ratio(mine_bounded, its_bounded, rho),
+        products.pairs if products else 0,
+        pairing_gain=(mine_variance + its_variance) / left if products and left > 1e-9 * scale > 0.0 else None,
+        identical=is_paired and mine.events > 0 and products is not None and products.differing == 0,
+        degenerate=degeneracy(mine) is not None or degeneracy(reference) is not None,
     )
 
 
@@ -125,7 +112,6 @@ def _covariance(mine: Sums, reference: Sums, products: Products) -> float:
 
 
 def _difference(mine: Bounded, other: Bounded, rho: float) -> Bounded:
-    """The difference of two numbers, with its limits."""
     (b, low_b, high_b), (a, low_a, high_a) = mine, other
     down, up = _reach(b - low_b, high_a - a, rho), _reach(high_b - b, a - low_a, rho)
     difference = 0.0 if math.isclose(a, b, rel_tol=ROUNDING) else b - a
@@ -143,10 +129,6 @@ def _ratio(mine: Bounded, other: Bounded, rho: float) -> Ratio:
     if b <= 0.0 or low_b <= 0.0 or low_a <= 0.0:
         return Ratio(b / a, low_b / high_a, high_b / low_a if low_a > 0.0 else None)
     _, low, high = _difference(mine, other, rho)
-    logs = _difference(_logarithms(mine), _logarithms(other), rho)
+    mine_logs = math.log(b), math.log(low_b), math.log(high_b)
+    logs = _difference(mine_logs, (math.log(a), math.log(low_a), math.log(high_a)), rho)
     return Ratio(b / a, min(math.exp(logs[1]), b / (b - low)), max(math.exp(logs[2]), 1.0 + high / a))
-
-
-def _logarithms(number: Bounded) -> Bounded:
-    estimate, low, high = number
-    return math.log(estimate), math.log(low), math.log(high)

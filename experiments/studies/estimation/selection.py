@@ -1,28 +1,18 @@
 """Which cells of a group may be the best, which one to recommend if any, with the error of selecting in mind.
 
-Cells of a group share all assumptions (`design/study.py`). The best is the one with the lowest value of the study's
-objective, which is the loss rate unless the study names another metric.
-
 The cell with the lowest estimate is likely to have been lucky, the more cells there are the luckier. So the study keeps
 every cell that may be the best: subset selection (Gupta, Technometrics 7, 1965; with common random numbers: Nelson,
-Swann, Goldsman and Song, Operations Research 49, 2001). A cell is eliminated if its value is above that of the cell
-with the lowest estimate by a lower confidence limit, at one-sided 1 - alpha / (k - 1) of k cells, of the difference
-from pairs. By Bonferroni's inequality the best cell is kept with probability 1 - alpha, whichever cell has the lowest
-estimate.
+Swann, Goldsman and Song, Operations Research 49, 2001). By Bonferroni's inequality the best cell is kept with
+probability 1 - alpha, whichever cell has the lowest estimate. docs/statistics.md says when a cell is eliminated,
+recommended or equivalent, and how comparisons hold simultaneously.
 
-A cell is recommended if it is the only one kept. If several are kept the study has not shown which one is the best, and
-availability must not decide instead: a small study keeps every cell, and the most available one of these is the one
-that acknowledges with the fewest copies. Availability decides among kept cells only if their values are equivalent
-within a margin that the study names, and if the differences in availability exclude 0. Cells that have the same events
-in all trials by structure (`pairs.py`) are never separated by availability: the failures of the study bring nothing
-into play in which they differ, which says nothing about other failures.
+If several cells are kept availability must not decide instead: a small study keeps every cell, and the most available
+one of these is the one that acknowledges with the fewest copies. It decides only among cells whose values are
+equivalent within a margin that the study names, never among those that have the same events in all trials by structure
+(`pairs.py`), which says nothing about other failures.
 
-A cell whose weights degenerate (`moments.py`) has an estimate that is not reliable: it is neither recommended nor
-eliminated, eliminates no other cell unless all are like it, and gives no number of trials.
-
-The cell that the others are compared with is chosen by the data, so these comparisons are simultaneous over all
-k (k - 1) / 2 pairs of cells, each at 1 - alpha / (k (k - 1) / 2): they hold together with 95 % confidence, whichever
-cell is chosen.
+A cell whose weights degenerate (`moments.py`) is neither recommended nor eliminated, eliminates no other cell unless
+all are like it, and gives no number of trials.
 """
 
 from __future__ import annotations
@@ -80,16 +70,11 @@ def are_equivalent(compared: Comparison, margin: float | None) -> bool:
     return 1.0 / (1.0 + margin) <= ratio.ci_low and ratio.ci_high <= 1.0 + margin
 
 
-def is_less_available(compared: Mapping[str, Comparison]) -> bool:
-    """Whether a cell is shown to be less available than its reference."""
-    found = compared[UNWRITABLE]
-    return found.difference.ci_low > 0.0 and not found.degenerate
-
-
 def is_surpassed(rival: Mapping[str, Comparison], objective: str, margin: float | None) -> bool:
     """Whether availability decides against a rival of the most available cell, which it is compared with."""
-    found = rival[objective]
-    return not found.identical and are_equivalent(found, margin) and is_less_available(rival)
+    found, availability = rival[objective], rival[UNWRITABLE]
+    is_less_available = availability.difference.ci_low > 0.0 and not availability.degenerate
+    return not found.identical and are_equivalent(found, margin) and is_less_available
 
 
 def trials_to_distinguish(compared: Comparison, trials: int) -> int | None:

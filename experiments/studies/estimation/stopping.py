@@ -1,13 +1,11 @@
 """When a cell with `precision` has enough trials, and how many it would need.
 
 A cell looks at its trials 0, 1, ..., n - 1 and stops as soon as the half-width of the 95 % interval of the metric is at
-most `relative_error` times its estimate. Stopping depends on the estimate: one that is too high by chance looks precise
-and stops early, one that is too low runs on and is corrected. The bias of the final estimate is about 1/c of it, where
-c is the number of effective events (1 / squared coefficient of variation of the estimate) at which the rule stops: as
-in inverse sampling until the c-th event (Haldane, Biometrika 33, 1945). So a cell has at least
+most `relative_error` times its estimate. An estimate that is too high by chance looks precise and stops early, one that
+is too low runs on and is corrected: a bias of about 1/c at c effective events (1 / squared coefficient of variation of
+the estimate), as in inverse sampling (Haldane, Biometrika 33, 1945). So a cell has at least
 :data:`LEAST_EFFECTIVE_EVENTS` before it stops. Widely spaced looks would add a bias of the order of 1 / sqrt(c): after
-the first look, the next one is at :data:`APPROACH` of the trials that the precision seems to need, then close by. The
-bias is measured in the tests: 0.6 % at most.
+the first look, the next one is at :data:`APPROACH` of the trials that the precision seems to need, then close by.
 
 The decision is a function of the first trials by number, whatever the number of workers and the interruptions.
 """
@@ -15,15 +13,13 @@ The decision is a function of the first trials by number, whatever the number of
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from experiments.studies.design.study import Precision
 from experiments.studies.estimation.intervals import fraction_limits, rate_limits
-from experiments.studies.estimation.moments import Estimate, Sums
+from experiments.studies.estimation.moments import Estimate, Numbers, Sums
 from experiments.studies.trace.metrics import FRACTIONS
 
 FIRST_LOOK = 64
@@ -32,9 +28,6 @@ APPROACH = 0.8
 SMALLEST_STEP = 1.1
 LARGEST_STEP = 4.0
 SEEN_NOTHING_STEP = 2.0
-
-
-Numbers = Sequence[float] | NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +53,17 @@ class LeadingTrials:
 
 
 def wanted_trials(precision: Precision, leading: LeadingTrials) -> int:
-    """How many trials a cell needs by its leading trials: these if they suffice, or where it looks next."""
+    """How many trials a cell needs by its leading trials: these if they suffice, or where it looks next. The squared
+    half-width falls as 1 / trials; effective events grow with the trials."""
     look = min(FIRST_LOOK, precision.max_trials)
     while look < precision.max_trials and look <= len(leading.values):
         estimate, effective = leading.estimate(precision.metric, look)
         if is_precise(precision, estimate) and effective >= LEAST_EFFECTIVE_EVENTS:
             break
-        needed = needed_trials(precision, estimate, look, effective)
-        step = APPROACH * needed / look if math.isfinite(needed) else SEEN_NOTHING_STEP
+        step = SEEN_NOTHING_STEP
+        if estimate.estimate > 0.0:
+            by_width = (estimate.half_width / estimate.estimate / precision.relative_error) ** 2
+            step = APPROACH * (look * max(by_width, LEAST_EFFECTIVE_EVENTS / effective)) / look
         look = min(precision.max_trials, math.ceil(look * min(LARGEST_STEP, max(SMALLEST_STEP, step))))
     return look
 
@@ -77,34 +73,17 @@ def is_precise(precision: Precision, estimate: Estimate) -> bool:
     return estimate.estimate > 0.0 and estimate.half_width <= precision.relative_error * estimate.estimate
 
 
-def needed_trials(precision: Precision, estimate: Estimate, trials: int, effective: float) -> float:
-    """About how many trials meet the precision, by an estimate from `trials`; infinite if nothing was seen.
-
-    The squared half-width falls as 1 / trials; effective events grow with the trials.
-    """
-    if estimate.estimate <= 0.0:
-        return math.inf
-    by_width = (estimate.half_width / estimate.estimate / precision.relative_error) ** 2
-    return trials * max(by_width, LEAST_EFFECTIVE_EVENTS / effective)
-
-
 def shortfall(precision: Precision, estimate: Estimate, trials: int) -> str | None:
     """One line on what precision is reached and how many trials would meet it; None if it is met."""
     if is_precise(precision, estimate):
         return None
-    asked = f"{precision.relative_error:g} of {precision.metric} asked"
+    missed = f"precision out of reach: {precision.relative_error:g} of {precision.metric} asked"
+    most = f"max_trials {precision.max_trials:,}"
     if estimate.estimate <= 0.0:
-        return (
-            f"precision out of reach: {asked}, nothing seen in {trials:,} trials (max_trials {precision.max_trials:,})"
-        )
-    reached = estimate.half_width / estimate.estimate
+        return f"{missed}, nothing seen in {trials:,} trials ({most})"
     if estimate.degenerate:
-        return (
-            f"precision out of reach: {asked}, weights degenerate after {trials:,} trials (max_trials "
-            f"{precision.max_trials:,}); how many trials are needed is not known"
-        )
+        unknown = "how many trials are needed is not known"
+        return f"{missed}, weights degenerate after {trials:,} trials ({most}); {unknown}"
+    reached = estimate.half_width / estimate.estimate
     needed = math.ceil(float(f"{trials * (reached / precision.relative_error) ** 2:.1e}"))
-    return (
-        f"precision out of reach: {asked}, {reached:.2g} reached with max_trials {precision.max_trials:,}, "
-        f"about {needed:,} trials needed"
-    )
+    return f"{missed}, {reached:.2g} reached with {most}, about {needed:,} trials needed"

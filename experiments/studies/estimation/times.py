@@ -1,12 +1,10 @@
 """Lengths of time of a cell by kind, and what clients and operators would have measured, as `gold/` has them.
 
-The pipeline writes the distribution of a kind of time as buckets of equal ratio (`gold/distributions`), and its
-quantiles, which are exact, into `gold/cells.json`. Handovers, where the leader had not failed, are a kind of their own:
-they would else pass for fast failovers.
-
-What clients and operators would have measured are the values of the trace's measured rows (`trace/kinds.py`),
-unweighted and in real time, over all trials of a cell. A quantile is null where nothing was measured: the simulator has
-no throughput, acknowledgement or restart times, since it charges no time for work.
+`gold/distributions` has the distribution of a kind of time as buckets of equal ratio, `gold/cells.json` the quantiles,
+which are exact. Handovers, where the leader had not failed, are a kind of their own: they would else pass for fast
+failovers. What clients and operators would have measured are the values of the trace's measured rows
+(`trace/kinds.py`), unweighted and in real time, over all trials of a cell. A quantile is null where nothing was
+measured: the simulator has no throughput, acknowledgement or restart times, since it charges no time for work.
 """
 
 from __future__ import annotations
@@ -39,8 +37,18 @@ class Times:
     buckets: tuple[tuple[float, float], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Quantiles:
+    """Quantiles of the values of one kind of row in one cell, in ms, or records/s for `throughput`."""
+
+    p50: float
+    p99: float
+    max: float
+
+
 _DOCUMENTS = TypeAdapter(list[dict[str, object]])
 _FAILOVER_TIMES = TypeAdapter(FailoverTimes)
+_QUANTILES = TypeAdapter(Quantiles)
 
 
 def read_times(out: Path) -> list[Mapping[str, Times]]:
@@ -66,15 +74,6 @@ def read_times(out: Path) -> list[Mapping[str, Times]]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Quantiles:
-    """Quantiles of the values of one kind of row in one cell, in ms, or records/s for `throughput`."""
-
-    p50: float
-    p99: float
-    max: float
-
-
 class MeasuredKey(NamedTuple):
     """A key of `gold/cells.json`: the kind of row that it is measured by, the unit, the meaning."""
 
@@ -84,9 +83,6 @@ class MeasuredKey(NamedTuple):
 
 
 KEYS = declared(dict[str, MeasuredKey], __file__, "measured.yaml")
-
-
-_QUANTILES = TypeAdapter(Quantiles)
 
 
 def read_measured(out: Path) -> list[dict[str, Quantiles | float]]:
@@ -106,10 +102,7 @@ def _measured(value: object) -> Quantiles | float | None:
 def measured_document(found: Mapping[str, Quantiles]) -> dict[str, object]:
     """The keys of a cell from its quantiles by kind of row."""
     document: dict[str, object] = {}
-    for key, (kind, _, _) in KEYS.items():
-        values = found.get(kind)
-        if kind == Throughput.KIND:
-            document[key] = None if values is None else values.p50
-        else:
-            document[key] = {"p50": None, "p99": None, "max": None} if values is None else asdict(values)
+    for key, (kind, *_) in KEYS.items():
+        values = asdict(found[kind]) if kind in found else dict.fromkeys(("p50", "p99", "max"))
+        document[key] = values["p50"] if kind == Throughput.KIND else values
     return document

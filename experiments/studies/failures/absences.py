@@ -1,9 +1,8 @@
-"""How long a replica is absent from the ISR after a failure, as far as the failure model says it.
+"""How long a replica is absent from the ISR after a failure: down, then `restart_time`, then fetching what it lacks.
 
-A broker that has failed is down until it is started; its process needs `restart_time` until it takes part; then its
-replicas fetch what they lack (`catch_up`). That is what was written since the failure, what was missing already when
-the broker failed, and the backlog besides if the disk was lost. The trial holds fetches back for that long
-(`trials/degraded.py`), and importance sampling forces failures for that long (`biased.py`)."""
+It lacks what was written since the failure, what was missing already when the broker failed, and the backlog besides if
+the disk was lost. The trial holds fetches back for that long (`trials/degraded.py`), and importance sampling forces
+failures for that long (`biased.py`)."""
 
 from __future__ import annotations
 

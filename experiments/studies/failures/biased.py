@@ -7,17 +7,16 @@ Stochastic Simulation, 2007, chapter V). It needs failures without memory: while
 may have any distribution. The next candidate is drawn at each change: a failure, a start, a regeneration.
 
 **When.** In the regeneration state (all brokers up, nothing pending: `trials/importance.py`) the rates are the model's.
-A broker is *absent* from its failure until it is started, its process takes part, its replicas have caught up
-(`absences.py`) and its former session has expired. While one is, the time R until the next change is known: a start,
-the end of an absence, the outage of an event that has struck. Repair times are drawn at the failure. A failure is
-*forced* before the change (Lewis and Boehm, Nuclear Engineering and Design 77, 1984): with probability q there is one,
-at a time T from its distribution under the model given T < R; otherwise there is none. After a burst several changes
-follow each other, so q spreads the probability over the time H until no broker is absent: q = `FORCED` R / (H + `SHORT`
-m / d), where m is the mean time to repair, d the number of brokers absent, and each part of H counts `DAMAGED` times
-more or less than the present for each replica more or less that is absent of the most damaged partition. Once the ISR
-is below min ISR writes are refused, and what was acknowledged can be lost for a while only, until it is flushed or
-written back (`exposed_ms`): this time counts as one replica more, and its end is a change. With L the sum of the rates
-and F(t) = 1 - exp(-L t), the likelihood ratio is
+A broker is *absent* from its failure until its replicas have caught up (`absences.py`) and its former session has
+expired. While one is, the time R until the next change is known: a start, the end of an absence, the outage of an event
+that has struck. A failure is *forced* before the change (Lewis and Boehm, Nuclear Engineering and Design 77, 1984):
+with probability q there is one, at a time T from its distribution under the model given T < R; otherwise there is none.
+After a burst several changes follow each other, so q spreads the probability over the time H until no broker is absent:
+q = `FORCED` R / (H + `SHORT` m / d), where m is the mean time to repair, d the number of brokers absent, and each part
+of H counts `DAMAGED` times more or less than the present for each replica more or less that is absent of the most
+damaged partition. Once the ISR is below min ISR, what was acknowledged can be lost only until it is flushed or written
+back (`exposed_ms`): this time counts as one replica more, and its end is a change. With L the sum of the rates and
+F(t) = 1 - exp(-L t), the likelihood ratio is
 
     F(R) / q                            once the failure has happened,
     exp(-L t) / (1 - q F(t) / F(R))     at t after the last change, while it has not.
@@ -78,8 +77,7 @@ REJOIN_MS = 1_000
 
 class Transition(NamedTuple):
     """A Poisson process of `rate` events per ms: an own failure of the only one of `brokers`, or an event of `source`,
-    which may strike all of them. `group`: of its cause. `kinds`: the probabilities of each broker's kinds of
-    failure."""
+    which may strike all of them. `group`: of its cause. `kinds`: of each broker's failure, with probabilities."""
 
     group: str
     rate: float
@@ -91,13 +89,11 @@ class Transition(NamedTuple):
 def transitions_of(params: CellParameters) -> list[Transition]:
     """The transitions of a model without memory."""
     mttf, own = params.broker_mttf, kinds_of(params)
-    brokers = range(params.brokers if mttf is not None else 0)
+    brokers = range(0 if mttf is None else params.brokers)
     rate = 0.0 if mttf is None else 1.0 / mttf.mean_ms
     found = [Transition("broker", rate, (broker,), own) for broker in brokers]
     sources = [source for source in poisson_sources(params) if source.group != BURST] + split_bursts(params)
-    return found + [
-        Transition(source.group, source.rate_per_ms, source.brokers, source.kinds, source) for source in sources
-    ]
+    return found + [Transition(each.group, each.rate_per_ms, each.brokers, each.kinds, each) for each in sources]
 
 
 class _Change(NamedTuple):
@@ -110,19 +106,11 @@ class _Change(NamedTuple):
     outages: tuple[Outage, ...] = ()
     later: tuple[Outage, ...] = ()
 
-    @property
-    def events(self) -> int:
-        """How many events the change has."""
-        return len(self.outages) or 1
-
-    def event(self, index: int) -> Event:
-        """One of its events."""
+    def events(self) -> list[Event]:
         if self.start >= 0:
-            return Event(self.time_ms, self.start, "start")
-        if not self.outages:
-            return Event(self.time_ms, NO_BROKER, "mark")
-        outage = self.outages[index]
-        return Event(self.time_ms, outage.broker, outage.kind, outage.cause)
+            return [Event(self.time_ms, self.start, "start")]
+        failures = [Event(self.time_ms, outage.broker, outage.kind, outage.cause) for outage in self.outages]
+        return failures or [Event(self.time_ms, NO_BROKER, "mark")]
 
 
 class BiasedTimeline:
@@ -134,10 +122,8 @@ class BiasedTimeline:
     def __init__(
         self, params: CellParameters, seed: int, placement: Sequence[Sequence[NodeId]], bias: bool = True
     ) -> None:
-        self._repair = params.broker_mttr
-        self._restart_ms = params.restart_time_ms
-        self._session_ms = params.detection_ms or 0
-        self._exposed_ms = params.exposed_ms
+        self._repair, self._restart_ms = params.broker_mttr, params.restart_time_ms
+        self._session_ms, self._exposed_ms = params.detection_ms or 0, params.exposed_ms
         self._refusing = params.replication_factor - params.min_insync_replicas + 1
         self._rejoins = params.catch_up is not None or params.restart_time_ms > 0
         self._absences = Absences(params.catch_up)
@@ -155,13 +141,10 @@ class BiasedTimeline:
 
     def _begin_cycle(self, at_ms: int) -> None:
         """The regeneration state from `at_ms` on: nothing drawn yet, weight 1."""
-        self._log_weight = 0.0
         self._biased = self._may_bias
-        self._changed_ms = at_ms
-        self._exposed_until_ms = at_ms
+        self._changed_ms = self._exposed_until_ms = at_ms
+        self._log_weight, self._rate, self._forced = 0.0, 0.0, 0.0
         self._until_ms = math.inf
-        self._rate = 0.0
-        self._forced = 0.0
         self._next: _Change | None = None
         self._returned = 0
 
@@ -171,7 +154,7 @@ class BiasedTimeline:
         return not self._ends_ms and not self._later and self._returned <= 1
 
     def next_event(self) -> Event | None:
-        if self._next is None or self._returned == self._next.events:
+        if self._next is None or self._returned == len(self._next.events()):
             if self._next is not None:
                 self._carry_out(self._next)
             self._next = self._draw()
@@ -179,7 +162,7 @@ class BiasedTimeline:
         if self._next is None:
             return None
         self._returned += 1
-        return self._next.event(self._returned - 1)
+        return self._next.events()[self._returned - 1]
 
     def log_weight(self, at_ms: int) -> float:
         upcoming = self._next
@@ -199,10 +182,7 @@ class BiasedTimeline:
         """What is measured has happened: after the next change, failures are the model's until the regeneration."""
         self._biased = False
 
-    # -- changes -------------------------------------------------------------------------------------------------------
-
     def _carry_out(self, change: _Change) -> None:
-        """The change has happened."""
         self._log_weight += change.log_ratio
         self._changed_ms = change.time_ms
         if change.start >= 0:
@@ -328,18 +308,15 @@ class BiasedTimeline:
         else:
             outages = list(found.source.strike(at_ms, self._draws[found.source.name]))
             down, together = found.source.down, found.source.together
-        struck = {outage.broker for outage in outages}
-        ends_bias = self._ends_bias(self._ends_ms.keys() | struck)
+        ends_bias = self._ends_bias(self._ends_ms.keys() | {outage.broker for outage in outages})
         number = min(1, len(outages)) if together else len(outages)
-        lengths_ms, log_ratio = draw_lengths(
-            down, number, LONG if self._biased and not ends_bias else 0.0, self._random
-        )
+        long = LONG if self._biased and not ends_bias else 0.0
+        lengths_ms, log_ratio = draw_lengths(down, number, long, self._random)
         is_first = not self._ends_ms and not ends_bias
         least = 0.0 if not self._biased else LOSING_FIRST if is_first else LOSING_NEXT
         for index, outage in enumerate(outages):
             kind, kind_log_ratio = draw_kind(found.kinds, least, self._random)
-            length_ms = lengths_ms[0 if together else index]
-            outages[index] = outage._replace(kind=kind, up_ms=outage.down_ms + length_ms)
+            outages[index] = outage._replace(kind=kind, up_ms=outage.down_ms + lengths_ms[0 if together else index])
             log_ratio += kind_log_ratio
         return outages, log_ratio
 
@@ -349,22 +326,20 @@ class BiasedTimeline:
         damaged = [replicas - absent for replicas in self._replicas if len(replicas & absent) == most]
         ended = [max(len(left.intersection(found.brokers)) for left in damaged) for found in alive]
         most_ended: dict[str, int] = {}
+        per_group: dict[str, float] = {}
         for found, number in zip(alive, ended, strict=True):
             most_ended[found.group] = max(number, most_ended.get(found.group, 0))
         aimed = [
-            found.rate if number and number == most_ended[found.group] else 0.0
+            (found, found.rate if number and number == most_ended[found.group] else 0.0)
             for found, number in zip(alive, ended, strict=True)
         ]
-        per_group: dict[str, float] = {}
-        for found, rate in zip(alive, aimed, strict=True):
+        for found, rate in aimed:
             per_group[found.group] = per_group.get(found.group, 0.0) + rate
         groups = sum(rate > 0.0 for rate in per_group.values())
         if not groups:
             return [found.rate / self._rate for found in alive]
-        balanced = [
-            rate / per_group[found.group] / groups if rate else 0.0 for found, rate in zip(alive, aimed, strict=True)
-        ]
-        return [(found.rate / self._rate + share) / 2.0 for found, share in zip(alive, balanced, strict=True)]
+        balanced = ((found, rate / per_group[found.group] / groups if rate else 0.0) for found, rate in aimed)
+        return [(found.rate / self._rate + share) / 2.0 for found, share in balanced]
 
 
 def draw_lengths(down: Distribution, number: int, long: float, random: Random) -> tuple[list[int], float]:

@@ -1,17 +1,13 @@
 """The outages of a cell that do not come from a broker's own renewal process, by time.
 
-Poisson events are declared in `sources.py`. The others are scheduled:
+Poisson events are declared in `sources.py`. The others are scheduled (docs/failure-models.md):
 
-- *Rolling restarts*: an operator, or an upgrade, restarts every broker in turn. A round begins every so often. In a
-  round broker 0 is shut down in a controlled way, is started again after its down time, and after a pause comes broker
-  1. A broker that is down when its turn comes is left out. With a stationary start the phase of the calendar is uniform
-  over a period; with a fresh start the first round begins one period after time 0.
-- *Recorded failures, replayed*: the record as it is from time 0, so every trial has the same failures.
-- *Recorded failures, in blocks*: the circular block bootstrap (Politis and Romano, A circular block-resampling
-  procedure for stationary data, 1992), a moving-block bootstrap on the record joined end to start, in which every
-  moment of the record is drawn equally often. A trial is a sequence of blocks, each of which begins at a uniform random
-  time of the record. A block has the outages of all brokers that begin in it, so that the correlation between brokers
-  is kept, and that over times shorter than a block. An outage keeps its length, also beyond the end of its block.
+- *Rolling restarts*: with a stationary start the phase of the rounds is uniform over a period; with a fresh start the
+  first round begins one period after time 0. A broker that is down when its turn comes is left out.
+- *Recorded failures*: replayed from time 0, so every trial has the same ones, or drawn in blocks by the circular block
+  bootstrap (Politis and Romano, A circular block-resampling procedure for stationary data, 1992): a trial is a sequence
+  of blocks, each of which begins at a uniform random time of the record, joined end to start, and has the outages of
+  all brokers that begin in it. An outage keeps its length, also beyond the end of its block.
 """
 
 from __future__ import annotations
@@ -25,8 +21,6 @@ from experiments.studies.design.mappings import RollingRestart
 from experiments.studies.design.model import CellParameters
 from experiments.studies.design.recorded import RecordedFailures
 from experiments.studies.failures.sources import Branch, Outage, poisson_outages, poisson_sources
-
-CAUSE = "recorded"
 
 
 def shared_outages(
@@ -56,7 +50,7 @@ def restarts(rolling: RollingRestart, params: CellParameters, seed: int, begins_
 def recorded_outages(record: RecordedFailures, seed: int, begins_ms: int) -> Iterator[Outage]:
     """The outages from `begins_ms` on, by time: those of the file, or of blocks of it without end."""
     if record.mode == "replay":
-        return (Outage(down, up, node, kind, CAUSE) for node, down, up, kind in record.outages)
+        return (Outage(down, up, node, kind, "recorded") for node, down, up, kind in record.outages)
     return itertools.dropwhile(lambda outage: outage.down_ms < begins_ms, _blocks(record, seed, begins_ms))
 
 
@@ -65,12 +59,9 @@ def _blocks(record: RecordedFailures, seed: int, begins_ms: int) -> Iterator[Out
     past, draws = Random(f"{seed}/cluster/blocks/past"), Random(f"{seed}/cluster/blocks")
     for number in itertools.count(begins_ms // record.block_ms):
         start_ms = (past if number < 0 else draws).randrange(record.length_ms)
-        yield from sorted(_block(record, start_ms, number * record.block_ms))
-
-
-def _block(record: RecordedFailures, start_ms: int, at_ms: int) -> Iterator[Outage]:
-    """The outages of the block that begins at `start_ms` of the record, as from `at_ms` on."""
-    for node, down_ms, up_ms, kind in record.outages:
-        after_ms = (down_ms - start_ms) % record.length_ms
-        if after_ms < record.block_ms:
-            yield Outage(at_ms + after_ms, at_ms + after_ms + up_ms - down_ms, node, kind, CAUSE)
+        at_ms = number * record.block_ms
+        yield from sorted(
+            Outage(at_ms + after_ms, at_ms + after_ms + up_ms - down_ms, node, kind, "recorded")
+            for node, down_ms, up_ms, kind in record.outages
+            if (after_ms := (down_ms - start_ms) % record.length_ms) < record.block_ms
+        )

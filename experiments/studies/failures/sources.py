@@ -1,21 +1,15 @@
-"""Outages, and the Poisson processes of shared causes of failure.
+"""Outages, and the Poisson processes of shared causes of failure (docs/failure-models.md).
 
 An *outage source* is an iterator of :class:`Outage` in time order. It draws from random streams of its own, so that a
 cell with more sources has the same failures otherwise, and knows nothing of the protocol. A failure model of one's own
 is such an iterator: `DrawnTimeline(params, seed, outages=..., own_failures=False)` runs on it.
 
-Shared causes that strike at random times are declared as data, :class:`PoissonSource`: a rate, the brokers that an
-event may strike, and how the outages of one event are drawn. Plain sampling draws the events at that rate
-(:func:`poisson_outages`); importance sampling may draw them at another one from the same declarations.
-
-- Power events of the cluster and of each rack strike all brokers of their domain at once. They are failures of
-  machines: a lossy one takes the page cache, and with it the unflushed tail, also where the broker's process is down
-  already, as far as the kernel has not written it back (`writeback`).
-  Where the event has a down time, no broker of the domain is started before the power is back.
-- Bursts strike some brokers within a short window (Ford et al., Availability in Globally Distributed Storage Systems,
-  OSDI 2010, section 4: most failures of a burst lie within 2 minutes, and large bursts concentrate on racks). Which
-  brokers an event strikes is drawn independently of everything else. So the events that strike a given set of brokers
-  are a Poisson process by themselves (marking theorem: Kingman, Poisson Processes, 1993, 5.2): :func:`split_bursts`.
+Shared causes that strike at random times are declared as data, :class:`PoissonSource`. Plain sampling draws the events
+at the declared rate (:func:`poisson_outages`); importance sampling may draw them at another one. Power events are
+failures of machines: a lossy one takes the page cache, and with it the unflushed tail, also where the broker's process
+is down already, as far as the kernel has not written it back. Which brokers a burst strikes (Ford et al., Availability
+in Globally Distributed Storage Systems, OSDI 2010, section 4) is drawn independently, so the bursts that strike a given
+set of brokers are a Poisson process (marking theorem: Kingman, Poisson Processes, 1993, 5.2): :func:`split_bursts`.
 """
 
 from __future__ import annotations
@@ -31,7 +25,7 @@ from typing import NamedTuple
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.mappings import Burst
 from experiments.studies.design.model import YEAR_MS, CellParameters
-from experiments.studies.design.placement import racks_of
+from experiments.studies.design.placement import burst_domains, rack_sizes, racks_of
 from experiments.studies.design.recorded import OutageKind
 from protocol.ids import NodeId
 
@@ -42,8 +36,7 @@ MOST_SETS = 100
 
 
 class Outage(NamedTuple):
-    """A broker is down from `down_ms` until it is started at `up_ms`; times as in the timeline. `kind`: see
-    :data:`OutageKind`. `cause`: in words.
+    """A broker is down from `down_ms` until it is started at `up_ms`; times as in the timeline. `cause`: in words.
 
     An outage that finds its broker down acts on the disk as its kind says (`lossy`, `disk`). It ends when the earlier
     outage does, unless it `holds` the broker, which is then not started before `up_ms`.
@@ -104,12 +97,11 @@ def poisson_sources(params: CellParameters) -> list[PoissonSource]:
     everyone = tuple(range(params.brokers))
     sources = []
     if params.power_events_per_year > 0:
-        rate, down = params.power_events_per_year, params.power_mttr
-        sources.append(_power(params, "cluster/power", "cluster power", rate, everyone, down))
+        sources.append(_power(params, "cluster", params.power_events_per_year, everyone, params.power_mttr))
     if params.rack_power_events_per_year > 0:
         rate, down = params.rack_power_events_per_year, params.rack_power_mttr
-        for rack, brokers in enumerate(racks_of(params)):
-            sources.append(_power(params, f"rack/{rack}/power", f"rack {rack} power", rate, brokers, down))
+        racks = enumerate(racks_of(params))
+        sources += [_power(params, f"rack {rack}", rate, brokers, down) for rack, brokers in racks]
     if params.burst is not None:
         sources.append(_bursts(params, params.burst))
     return sources
@@ -156,16 +148,11 @@ def _gap_ms(draws: Draws, rate_per_ms: float) -> int:
 
 
 def _power(
-    params: CellParameters,
-    name: str,
-    cause: str,
-    events_per_year: float,
-    brokers: tuple[NodeId, ...],
-    common_down: Distribution | None,
+    params: CellParameters, domain: str, rate: float, brokers: tuple[NodeId, ...], common_down: Distribution | None
 ) -> PoissonSource:
     """Power events of a domain: all its brokers fail at once, each with its own draw of whether the tail is lost. They
     come back together after `common_down`, or each after a repair time of its own."""
-    loss = params.tail_lost_with_power
+    loss, name, cause = params.tail_lost_with_power, f"{domain.replace(' ', '/')}/power", f"{domain} power"
 
     def strike(at_ms: int, draws: Draws) -> list[Outage]:
         common_ms = None if common_down is None else common_down.sample_ms(draws.event)
@@ -179,11 +166,8 @@ def _power(
         return outages
 
     kinds: dict[OutageKind, float] = {"unclean": 1.0 - loss, "lossy": loss}
-    group = "rack power" if name.startswith("rack/") else cause
-    together = common_down is not None
-    return PoissonSource(
-        name, group, events_per_year, brokers, kinds, strike, common_down or params.broker_mttr, together
-    )
+    group, down = f"{domain.split()[0]} power", common_down or params.broker_mttr
+    return PoissonSource(name, group, rate, brokers, kinds, strike, down, together=common_down is not None)
 
 
 def _bursts(
@@ -195,18 +179,22 @@ def _bursts(
 
     def strike(at_ms: int, draws: Draws) -> list[Outage]:
         common_ms = None if burst.down is None else burst.down.sample_ms(draws.event)
-        if only is not None:
-            drawn = {broker: _drawn_failure(params, burst, draws.broker(broker)) for broker in only}
-            return _burst_outages(at_ms, drawn, common_ms)
-        in_one_rack, rack = draws.event.random() < burst.same_rack, draws.event.random()
-        domain = racks[int(rack * params.racks)] if in_one_rack else everyone
-        drawn = {broker: _drawn_failure(params, burst, draws.broker(broker)) for broker in everyone}
-        struck = sorted(domain, key=lambda broker: drawn[broker].order)[: burst.size]
-        if burst.fraction is not None:
-            struck = [broker for broker in domain if drawn[broker].order < burst.fraction]
-        return _burst_outages(at_ms, {broker: drawn[broker] for broker in struck}, common_ms)
+        drawn = {broker: _drawn_failure(params, burst, draws.broker(broker)) for broker in only or everyone}
+        struck: Sequence[NodeId] = only or ()
+        if only is None:
+            in_one_rack, rack = draws.event.random() < burst.same_rack, draws.event.random()
+            domain = racks[int(rack * params.racks)] if in_one_rack else everyone
+            struck = sorted(domain, key=lambda broker: drawn[broker].order)[: burst.size]
+            if burst.fraction is not None:
+                struck = [broker for broker in domain if drawn[broker].order < burst.fraction]
+        outages = []
+        for broker in struck:
+            down_ms = at_ms + drawn[broker].after_ms
+            up_ms = down_ms + (common_ms or drawn[broker].down_ms)
+            outages.append(Outage(down_ms, up_ms, broker, drawn[broker].kind, "burst"))
+        return sorted(outages)
 
-    rate = burst.events_per_year([len(rack) for rack in racks]) * share
+    rate = burst.events_per_year(rack_sizes(params)) * share
     down, together = burst.down or params.broker_mttr, burst.down is not None
     return PoissonSource("cluster/burst", BURST, rate, only or everyone, kinds_of(params), strike, down, together)
 
@@ -217,10 +205,8 @@ def split_bursts(params: CellParameters) -> list[PoissonSource]:
     burst = params.burst
     if burst is None:
         return []
-    racks, everyone = racks_of(params), tuple(range(params.brokers))
-    domains = [(1.0 - burst.same_rack, everyone), *((burst.same_rack / len(racks), rack) for rack in racks)]
     chances: dict[tuple[NodeId, ...], float] = {}
-    for chance, domain in domains:
+    for chance, domain in burst_domains(params, burst):
         if chance > 0.0:
             brokers = len(domain)
             if (2**brokers if burst.size is None else math.comb(brokers, min(burst.size, brokers))) > MOST_SETS:
@@ -251,23 +237,9 @@ class _Failure(NamedTuple):
     kind: OutageKind
 
 
-def _burst_outages(at_ms: int, drawn: Mapping[NodeId, _Failure], common_ms: int | None) -> list[Outage]:
-    """The outages of a burst at that time, by time."""
-    outages = []
-    for broker, failure in drawn.items():
-        down_ms = at_ms + failure.after_ms
-        outages.append(Outage(down_ms, down_ms + (common_ms or failure.down_ms), broker, failure.kind, "burst"))
-    return sorted(outages)
-
-
 def _drawn_failure(params: CellParameters, burst: Burst, random: Random) -> _Failure:
-    order, after = random.random(), random.random()
-    return _Failure(
-        order,
-        int(after * burst.window_ms),
-        params.broker_mttr.sample_ms(random),
-        kind_of_failure(params, random, random),
-    )
+    order, after_ms = random.random(), int(random.random() * burst.window_ms)
+    return _Failure(order, after_ms, params.broker_mttr.sample_ms(random), kind_of_failure(params, random, random))
 
 
 def kind_of_failure(params: CellParameters, random: Random, disks: Random) -> OutageKind:

@@ -1,34 +1,35 @@
 """The timeline of a trial: when which broker fails and how, and when it is started again.
 
-Whether a broker is up on the timeline is a function of the failure model and the seed, never of the protocol: two cells
-that differ in protocol settings see the same failures (common random numbers), so that their difference is estimated
-from pairs of trials. Each broker has random streams of its own, for lifetimes, repairs and kinds of failure; shared
-causes (`sources.py`) have streams of their own too.
+It is a function of the failure model and the seed, never of the protocol: cells that differ in protocol settings see
+the same failures (common random numbers), so that their difference is estimated from pairs of trials. Each broker and
+each shared cause (`sources.py`) has random streams of its own.
 
 A broker's own failures are an alternating renewal process: up for a time drawn from `broker_mttf`, down for one drawn
 from `broker_mttr`. An outage with a shared cause ends the time up of each broker that it finds running. On a broker
-that is down it has no effect but that its disk may suffer (`sources.py`), and that it may have to wait for the power.
-A broker that is started at the moment at which an outage begins is started first, so that this outage ends it again.
+that is down it has no effect but that the disk may suffer (`sources.py`), and that the broker may have to wait for the
+power. A broker that is started at the moment at which an outage begins is started first, and then ends again.
 
 Stationary start. The renewal processes begin `HISTORY_CYCLES` mean cycles before the first event that the timeline
 returns, each at a time that is uniform over one cycle, so that at time 0 states and ages have their stationary
-distribution (Cox, Renewal Theory, 1962, chapter 7) up to a remainder that is negligible after that many cycles. Where
-times to failure are exponential a broker has no age: only repairs under way matter, and `HISTORY_REPAIRS` mean repairs
-are as good.
+distribution (Cox, Renewal Theory, 1962, chapter 7) up to a negligible remainder. Where times to failure are exponential
+a broker has no age: only repairs under way matter, and `HISTORY_REPAIRS` mean repairs are as good.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from random import Random
+from statistics import NormalDist
 from typing import Literal, NamedTuple, Protocol
 
+from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.model import CellParameters
 from experiments.studies.design.recorded import OutageKind
 from experiments.studies.failures.shared import shared_outages
-from experiments.studies.failures.sources import Outage, kind_of_failure
+from experiments.studies.failures.sources import Branch, Outage, kind_of_failure
 from protocol.ids import NodeId
 
 HISTORY_CYCLES = 10
@@ -79,9 +80,8 @@ def history_ms(params: CellParameters) -> int:
 class DrawnTimeline:
     """The failures of a cell's failure model, drawn as they are needed, in plain sampling.
 
-    `begins_ms`: the time from which it returns events, at most 0. `outages`: outages in time order (`sources.py`)
-    instead of those that the parameters declare; `own_failures`: whether brokers fail by themselves too, by default
-    unless failures were recorded.
+    `begins_ms`: the time from which it returns events, at most 0. `outages`: in time order, instead of those that the
+    parameters declare; `own_failures`: whether brokers fail by themselves too, by default unless failures are recorded.
     """
 
     def __init__(
@@ -92,9 +92,7 @@ class DrawnTimeline:
         outages: Iterable[Outage] | None = None,
         own_failures: bool | None = None,
     ) -> None:
-        self._params = params
-        self._begins_ms = begins_ms
-        brokers = range(params.brokers)
+        self._params, self._begins_ms = params, begins_ms
         self._seed_streams(seed)
         own = params.failures is None if own_failures is None else own_failures
         self._mttf = params.broker_mttf if own else None
@@ -102,7 +100,7 @@ class DrawnTimeline:
         self._starts_ms = [0] * params.brokers
         self._generations = [0] * params.brokers
         self._heap: list[tuple[int, int, int]] = []
-        for broker in brokers:
+        for broker in range(params.brokers):
             self._schedule_failure(broker, self._renewal_begins_ms(broker, seed))
         shared = shared_outages(params, seed, begins_ms - history_ms(params)) if outages is None else outages
         self._shared: Iterator[Outage] = iter(shared)
@@ -110,7 +108,6 @@ class DrawnTimeline:
         self._first = self._state_at_the_beginning()
 
     def _seed_streams(self, seed: int) -> None:
-        """Random streams of each broker."""
         brokers = range(self._params.brokers)
         self._lifetimes = [Random(f"{seed}/broker/{broker}/lifetimes") for broker in brokers]
         self._repairs = [Random(f"{seed}/broker/{broker}/repairs") for broker in brokers]
@@ -200,6 +197,70 @@ class DrawnTimeline:
         """The broker's next change is at that time; an earlier plan is void."""
         self._generations[broker] += 1
         heappush(self._heap, (at_ms, broker, self._generations[broker]))
+
+
+class BranchingTimeline(DrawnTimeline):
+    """The timeline of `seed` with branches, in the order of their times: drawn with another seed from each on.
+
+    The simulated cluster cannot be copied, so splitting repeats a path from its beginning with the same random numbers
+    up to the branch. The others are drawn given the state of the failure model then: the remaining time to failure of a
+    broker that is up given its age, the remaining repair given the time down, the next event of a Poisson process. What
+    is scheduled (rolling restarts, recorded failures, repairs and later outages of shared events that have struck)
+    stays as it is.
+    """
+
+    def __init__(self, params: CellParameters, seed: int, branches: Sequence[Branch], begins_ms: int = 0) -> None:
+        self._branches = list(branches)
+        self._since_ms = [begins_ms] * params.brokers
+        self._own_repair = [False] * params.brokers
+        outages = shared_outages(params, seed, begins_ms - history_ms(params), branches)
+        super().__init__(params, seed, begins_ms, outages)
+
+    def _advance(self) -> Event | None:
+        while self._branches and (self._upcoming_ms() or 0) > self._branches[0].at_ms:
+            self._begin_branch(self._branches.pop(0))
+        return super()._advance()
+
+    def _begin_branch(self, branch: Branch) -> None:
+        """Redraws the remaining lifetimes and own repairs, given what has passed of them."""
+        self._seed_streams(branch.seed)
+        for broker, since_ms in enumerate(self._since_ms):
+            passed_ms = branch.at_ms - since_ms
+            if not self._up[broker]:
+                if self._own_repair[broker]:
+                    repair_ms = longer_than_ms(self._params.broker_mttr, passed_ms, self._repairs[broker])
+                    self._schedule_start(broker, since_ms + repair_ms)
+            elif self._mttf is not None:
+                self._push(since_ms + longer_than_ms(self._mttf, passed_ms, self._lifetimes[broker]), broker)
+
+    def _fail(self, time_ms: int, broker: NodeId, kind: OutageKind, up_ms: int, cause: str) -> Event:
+        self._since_ms[broker], self._own_repair[broker] = time_ms, cause == "broker"
+        return super()._fail(time_ms, broker, kind, up_ms, cause)
+
+    def _strike_down(self, outage: Outage) -> Event | None:
+        if outage.holds:
+            self._own_repair[outage.broker] = False
+        return super()._strike_down(outage)
+
+    def _schedule_failure(self, broker: NodeId, up_ms: int) -> None:
+        self._since_ms[broker] = up_ms
+        super()._schedule_failure(broker, up_ms)
+
+
+def longer_than_ms(distribution: Distribution, passed_ms: int, random: Random) -> int:
+    """A draw from the distribution given that it exceeds `passed_ms`, in whole milliseconds, at least one more."""
+    mean_ms, shape = distribution.mean_ms, distribution.shape or 1.0
+    if distribution.dist == "constant" or passed_ms <= 0:
+        return max(passed_ms + 1, distribution.sample_ms(random))
+    if distribution.dist == "lognormal":
+        location = math.log(mean_ms) - shape * shape / 2.0
+        normal = NormalDist()
+        share = normal.cdf((location - math.log(passed_ms)) / shape) * (1.0 - random.random())
+        drawn = math.exp(location - shape * normal.inv_cdf(share)) if share > 0.0 else float(passed_ms)
+    else:
+        scale = mean_ms / math.gamma(1.0 + 1.0 / shape)
+        drawn = scale * ((passed_ms / scale) ** shape + random.expovariate(1.0)) ** (1.0 / shape)
+    return max(passed_ms + 1, round(drawn))
 
 
 def events_until(timeline: Timeline, end_ms: int) -> Iterator[Event]:

@@ -2,53 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.estimator import sentence as estimator_sentence
-from experiments.studies.design.mappings import CatchUp
 from experiments.studies.design.model import YEAR_MS, CellParameters
-from experiments.studies.design.placement import racks_of
+from experiments.studies.design.placement import rack_sizes
 from experiments.studies.design.presets import PRESETS
 from experiments.studies.design.recorded import RecordedFailures
 from experiments.support.fields import BYTES, BYTES_PER_SECOND
 from protocol.config import Generation
 
-_UNITS = (
-    ("year", YEAR_MS),
-    ("day", 86_400_000),
-    ("hour", 3_600_000),
-    ("minute", 60_000),
-    ("second", 1_000),
-    ("millisecond", 1),
-)
+_UNITS = {"year": YEAR_MS, "day": 86_400_000, "hour": 3_600_000, "minute": 60_000, "second": 1_000, "millisecond": 1}
 
 
 def assumptions(params: CellParameters, function: str | None = None) -> list[str]:
     """The sentences that describe the failure model of a cell, the most important first. `function`: the name of a
     script's function that replaces the failures of the parameters."""
-    drawn = (_preset, _own_failures, _kinds, _power, _bursts, _restarts)
     sentences = [*_settings(params), *_racks(params)]
     if function is None:
+        drawn = (_preset, _own_failures, _kinds, _power, _bursts, _restarts)
         sentences += [sentence for part in drawn for sentence in part(params)]
     else:
         sentences.append(f"All failures come from the function {function} of the study's script.")
     sentences += [sentence for part in (_flush, _catch_up, _slow, _start) for sentence in part(params)]
-    estimator = estimator_sentence(params, function is not None)
-    return [*sentences, estimator] if estimator else sentences
+    return list(filter(None, [*sentences, estimator_sentence(params, function is not None)]))
 
 
 def shared_assumptions(
     cells: Mapping[str, CellParameters], function: str | None = None
 ) -> tuple[list[str], list[tuple[str, list[str]]]]:
     """The sentences that all cells have in common, and for each cell, by its name, those that only some cells have."""
-    each = {name: assumptions(params, function) for name, params in cells.items()}
-    common = [
-        sentence
-        for sentence in next(iter(each.values()), [])
-        if all(sentence in sentences for sentences in each.values())
-    ]
-    own = [(name, [sentence for sentence in sentences if sentence not in common]) for name, sentences in each.items()]
+    return split_common([(name, assumptions(params, function)) for name, params in cells.items()])
+
+
+def split_common(each: Sequence[tuple[str, Sequence[str]]]) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """The sentences that all names have, and for each name those that only some have."""
+    common = [sentence for sentence in each[0][1] if all(sentence in sentences for _, sentences in each)]
+    own = [(name, [sentence for sentence in sentences if sentence not in common]) for name, sentences in each]
     return common, [(name, sentences) for name, sentences in own if sentences]
 
 
@@ -80,10 +71,9 @@ def _own_failures(params: CellParameters) -> Iterator[str]:
     elif params.broker_mttf is None:
         yield "Brokers do not fail by themselves; only the causes below end them."
     else:
-        per_year = YEAR_MS / params.broker_mttf.mean_ms
         yield (
             f"Each broker fails by itself, independently of the others, {_time(params.broker_mttf)} after its start: "
-            f"{per_year:.3g} times per year up."
+            f"{YEAR_MS / params.broker_mttf.mean_ms:.3g} times per year up."
         )
     yield f"A broker that has failed is started again after {_time(params.broker_mttr)}, unless said otherwise."
     if params.restart_time_ms:
@@ -92,9 +82,8 @@ def _own_failures(params: CellParameters) -> Iterator[str]:
 
 def _recorded(record: RecordedFailures, params: CellParameters) -> Iterator[str]:
     struck = {outage.node for outage in record.outages}
-    found = (
-        f"{_counted(len(record.outages), 'outage')} of {_counted(len(struck), 'broker')} in {_about(record.length_ms)}"
-    )
+    outages, brokers = _counted(len(record.outages), "outage"), _counted(len(struck), "broker")
+    found = f"{outages} of {brokers} in {_about(record.length_ms)}"
     if record.mode == "replay":
         use = (
             "Every trial replays them as they are: trials differ in little, and the intervals do not cover the chance "
@@ -131,15 +120,14 @@ def _flush(params: CellParameters) -> Iterator[str]:
     yield f"Records are flushed {kept}; the kernel {taken}. A crash of the process takes nothing."
     yield (
         "Clients write all the time: records are acknowledged until the moment of a failure, wherever that is "
-        "possible. "
-        f"A write fails after {_about(params.delivery_timeout_ms)}."
+        f"possible. A write fails after {_about(params.delivery_timeout_ms)}."
     )
 
 
 def _racks(params: CellParameters) -> Iterator[str]:
     if params.racks == 1:
         return
-    sizes = sorted({len(rack) for rack in racks_of(params)})
+    sizes = sorted(set(rack_sizes(params)))
     size = _counted(sizes[0], "broker") if len(sizes) == 1 else f"{sizes[0]} or {sizes[-1]} brokers"
     placed = "as many racks as possible" if params.placement == "spread" else "as few racks as possible"
     yield f"There are {params.racks} racks of {size}; the replicas of a partition are in {placed}."
@@ -175,7 +163,7 @@ def _bursts(params: CellParameters) -> Iterator[str]:
         return
     within = f"within {_about(burst.window_ms)}" if burst.window_ms else "at once"
     where = f"; {_share(burst.same_rack)} of them strike brokers of one random rack only" if burst.same_rack else ""
-    rate = burst.events_per_year([len(rack) for rack in racks_of(params)])
+    rate = burst.events_per_year(rack_sizes(params))
     struck = f"each of the {params.brokers} brokers with probability {burst.fraction or 0.0:g}"
     if burst.size is not None:
         struck = f"{min(burst.size, params.brokers)} of {params.brokers} brokers, drawn at random,"
@@ -196,12 +184,11 @@ def _restarts(params: CellParameters) -> Iterator[str]:
 
 
 def _catch_up(params: CellParameters) -> Iterator[str]:
-    found: CatchUp | None = params.catch_up
+    found = params.catch_up
     if found is None:
         yield "Catch-up is immediate: a restarted replica has no volume to fetch."
         return
-    per_hour_ms = found.needed_ms(3_600_000, lost_disk=False)
-    backlog_ms = found.needed_ms(0, lost_disk=True)
+    per_hour_ms, backlog_ms = found.needed_ms(3_600_000, lost_disk=False), found.needed_ms(0, lost_disk=True)
     yield (
         f"A restarted broker fetches what it lacks at {BYTES_PER_SECOND.write(found.rate)}: what was written meanwhile "
         f"({BYTES_PER_SECOND.write(found.write_rate)}; {_about(per_hour_ms)} for an hour down) and, after the loss of "
@@ -219,10 +206,9 @@ def _slow(params: CellParameters) -> Iterator[str]:
 
 
 def _start(params: CellParameters) -> Iterator[str]:
-    if params.start == "stationary":
-        yield "A trial measures the long run: failures begin long before it, and a warm-up is not measured."
-    else:
-        yield "A trial begins with all brokers up."
+    is_stationary = params.start == "stationary"
+    long_run = "A trial measures the long run: failures begin long before it, and a warm-up is not measured."
+    yield long_run if is_stationary else "A trial begins with all brokers up."
 
 
 def _time(distribution: Distribution) -> str:
@@ -236,7 +222,7 @@ def _time(distribution: Distribution) -> str:
 
 def _about(duration_ms: int) -> str:
     """A duration to three significant digits, in the largest unit of which it has one or more."""
-    unit, size_ms = next((found for found in _UNITS if duration_ms >= found[1]), _UNITS[-1])
+    unit, size_ms = next((found for found in _UNITS.items() if duration_ms >= found[1]), ("millisecond", 1))
     number = f"{duration_ms / size_ms:.3g}"
     return f"{number} {unit}{'s' * (number != '1')}"
 

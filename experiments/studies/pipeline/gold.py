@@ -10,7 +10,7 @@ to the JVM, takes seconds.
 a factor of e), whose number does not grow with the data; a bucket keeps the sum of its weights. The order within a
 bucket is that of whole milliseconds. So each time has its place in the (weighted) empirical distribution though no task
 sees all times of a cell, and quantiles are exact. The limits of a quantile need a second look at the times: the sums
-over trials of the times up to it say how many independent times they are worth (`estimation/quantiles.py`), and the
+over trials of the times up to it say how many independent times they are worth (`estimation/intervals.py`), and the
 order statistics at the ranks that follow from it are the limits.
 """
 
@@ -23,9 +23,9 @@ from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
 from experiments.studies.estimation.estimates import FailoverTimes
+from experiments.studies.estimation.intervals import LEVELS, Shares, shares_of
 from experiments.studies.estimation.moments import Sums
 from experiments.studies.estimation.pairs import ROUNDING
-from experiments.studies.estimation.quantiles import LEVELS, Shares, shares_of
 from experiments.studies.estimation.times import FAILOVER, HANDOVER
 from experiments.studies.pipeline.schemas import GOLD, conform
 

@@ -1,10 +1,8 @@
 """Settings that meet the same events: that they do, why, and what would separate them.
 
-Three answers to "is there a difference" are different things: a difference is shown, it is not known, or there is none
-under these failures. The third one is the subject here. Trial k of two settings sees the same failures; if every trial
-has the same events of the same weight in both (`estimation/pairs.py`), the failures of the study bring nothing into
-play in which the settings differ. More trials do not change that, other failures may. The reasons follow from the
-parameters of the cells.
+Trial k of two settings sees the same failures; if every trial has the same events of the same weight in both
+(`estimation/pairs.py`), the failures of the study bring nothing into play in which the settings differ. More trials do
+not change that, other failures may. The reasons follow from the parameters of the cells.
 """
 
 from __future__ import annotations
@@ -60,8 +58,7 @@ def reasons(settings: tuple[Setting, ...]) -> str:
             "nothing reaches the disk but by a clean shutdown (writeback never, flush never), so a machine that "
             "crashes takes all that was acknowledged since, however long ago"
         )
-    why = "; ".join(parts) or "none of these failures strikes while the ISR is below the larger min ISR"
-    return f"Why: {why}."
+    return f"Why: {'; '.join(parts) or 'none of these failures strikes while the ISR is below the larger min ISR'}."
 
 
 def separators(settings: tuple[Setting, ...]) -> str:

@@ -1,7 +1,6 @@
-"""An example of a loss: the first one among the study's trials, run again, in ten lines of its story.
+"""An example of a loss: the first one among the study's trials, of the reference setting if it has one, run again on
+the simulator (`replay/`), in ten lines of its story; `loss.html` beside the report explores the run.
 
-The trial that is shown is the first of the reference setting that lost records, or else of another setting. It is run
-again on the simulator (`replay/`), which takes as long as one trial; `loss.html` beside the report explores the run.
 Trials on processes have no second run, and are not shown; neither is a trial of other code, which runs differently now.
 """
 
@@ -52,11 +51,10 @@ class Example:
 def example_of(record: StudyRecord, groups: Sequence[Group], store: Store, page: Path) -> Example | None:
     """The first loss of the study whose trials are in `store`; writes its run to `page`. None if there is none."""
     order = [group.reference for group in groups] + [other for group in groups for other in group.others]
-    for setting in order:
-        if setting.parameters.engine == "sim" and record.study.functions is None:
-            found = _first_losing_trial(record, setting, store)
-            if found is not None:
-                return _example(record, setting, found, page)
+    for setting in order if record.study.functions is None else ():
+        found = _first_losing_trial(record, setting, store) if setting.parameters.engine == "sim" else None
+        if found is not None:
+            return _example(record, setting, found, page)
     return None
 
 
@@ -92,12 +90,11 @@ def _example(record: StudyRecord, setting: Setting, losing: tuple[int, str], pag
 
 def story_of(story: Iterable[StoryRow]) -> tuple[tuple[StoryLine, ...], float]:
     """The lines of a run's story that end with the loss, and its time in ms since the cluster began."""
-    rows = [row for row in story if _matters(row)]
+    rows = [row for row in story if row.is_heading or _matters(row.text.strip())]
     at = next(index for index, row in enumerate(rows) if _is_loss(row))
     lost_ms = next((row.time_ms for row in reversed(rows[:at]) if row.time_ms is not None), 0)
     shown = _joined(rows[: at + 1 + LINES_AFTER])
-    spare = len(shown) - LINES
-    alerts = [row for row in shown if row.text.startswith("ALERT")][: max(0, spare)]
+    alerts = [row for row in shown if row.text.startswith("ALERT")][: max(0, len(shown) - LINES)]
     shown = [row for row in shown if row not in alerts][-LINES:]
     return tuple(_line(row, rows, lost_ms) for row in shown), float(lost_ms)
 
@@ -114,10 +111,9 @@ def _joined(rows: Sequence[StoryRow]) -> list[StoryRow]:
     return found
 
 
-def _matters(row: StoryRow) -> bool:
-    """Whether a line is about brokers that end and start, elections, or the loss."""
-    text = row.text.strip()
-    return row.is_heading or text.startswith(("ALERT", "leads ")) or ("epochs " in text and "ISR" in text)
+def _matters(text: str) -> bool:
+    """Whether a line is about elections, or the loss."""
+    return text.startswith(("ALERT", "leads ")) or ("epochs " in text and "ISR" in text)
 
 
 def _is_loss(row: StoryRow) -> bool:

@@ -1,8 +1,6 @@
-"""How harsh the failures of a study are, beside published ones.
+"""How harsh the failures of a study are, beside those of the presets, whose sources are published.
 
-Loss rates follow from the failures that are assumed. A study with frequent failures has losses to count, and its rates
-are then far above those of an ordinary cluster; a reader has to see by how much. So the failures of each group are
-shown as numbers per broker and year, next to those of the presets, whose sources are published (`design/presets.py`).
+With frequent failures a study has losses to count, but rates far above those of an ordinary cluster: by how much?
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from experiments.studies.design.model import YEAR_MS, CellParameters
-from experiments.studies.design.placement import racks_of
+from experiments.studies.design.placement import rack_sizes
 from experiments.studies.design.presets import PRESETS
 from experiments.studies.report.words import number
 
@@ -33,10 +31,8 @@ def failure_rates(name: str, params: CellParameters, source: str = "") -> Failur
     """The failures of a cell; None where they are recorded in a file, which has no rates."""
     if params.failures is not None:
         return None
-    sizes = [len(rack) for rack in racks_of(params)]
-    mttf = params.broker_mttf
+    sizes, mttf, burst = rack_sizes(params), params.broker_mttf, params.burst
     own = 0.0 if mttf is None else YEAR_MS / (mttf.mean_ms + params.broker_mttr.mean_ms)
-    burst = params.burst
     bursts = 0.0 if burst is None else burst.events_per_year(sizes) * burst.struck_of(sizes) / params.brokers
     power = params.power_events_per_year + params.rack_power_events_per_year
     unclean = (own + bursts) * params.unclean_probability
@@ -47,15 +43,18 @@ def failure_rates(name: str, params: CellParameters, source: str = "") -> Failur
 
 def beside_published(named: Sequence[tuple[str, CellParameters]]) -> list[FailureRates]:
     """The failures of the cells, by name, and of the presets that none of them has, the most frequent first."""
-    mine = [found for name, params in named if (found := failure_rates(name, params)) is not None]
     used = {params.preset for _, params in named}
-    others = [
-        failure_rates(name, CellParameters.model_validate({"preset": name, "brokers": 3}), preset.compared_as)
+    published = [
+        _of_preset(name, preset.compared_as)
         for name, preset in PRESETS.items()
         if preset.compared_as and name not in used
     ]
-    rows = [*mine, *(each for each in others if each is not None)]
-    return sorted(rows, key=lambda each: -each.failures)
+    rows = [*(failure_rates(name, params) for name, params in named), *published]
+    return sorted((each for each in rows if each is not None), key=lambda each: -each.failures)
+
+
+def _of_preset(name: str, source: str = "") -> FailureRates | None:
+    return failure_rates(name, CellParameters.model_validate({"preset": name, "brokers": 3}), source)
 
 
 def in_comparison(named: Sequence[tuple[str, CellParameters]]) -> str:
@@ -64,7 +63,7 @@ def in_comparison(named: Sequence[tuple[str, CellParameters]]) -> str:
     if not mine:
         return ""
     worst = max(mine, key=lambda each: each.failures)
-    google = failure_rates("", CellParameters.model_validate({"preset": "ford-2010", "brokers": 3}))
+    google = _of_preset("ford-2010")
     assert google is not None
     ratio = worst.failures / google.failures
     compared = f"{number(ratio)} times as often as a node of Google's storage clusters did in 2010"

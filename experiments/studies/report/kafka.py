@@ -27,7 +27,7 @@ BOOTSTRAP = "--bootstrap-server HOST:9092"
 
 
 class GenerationInKafka(NamedTuple):
-    """A generation in Kafka's terms (`kafka.yaml`)."""
+    """A generation in Kafka's terms (`kafka.yaml`). `installable`: whether a release has it as a whole."""
 
     config: str
     release: str
@@ -122,19 +122,9 @@ def configs(cells: Sequence[CellParameters]) -> list[Config]:
     return list(rows.values())
 
 
-def has_release(params: CellParameters) -> bool:
-    """Whether a release of Apache Kafka has the generation of a setting as a whole."""
-    return GENERATIONS[params.generation].installable
-
-
-def release(params: CellParameters) -> str:
-    """Which release of Kafka has the generation of a setting, in one sentence."""
-    return GENERATIONS[params.generation].sentence
-
-
 def commands(params: CellParameters) -> list[str]:
     """The lines to type for a setting, for a topic named TOPIC; of a generation that no release has, that none do."""
-    if has_release(params):
+    if GENERATIONS[params.generation].installable:
         return list(_commands(params))
     enabled = params.generation == "v3" or ENABLE_OF_STRATEGY[params.unclean_recovery_strategy]
     nearest = "kip-497" if params.generation == "v3" else "kip-966-elr"

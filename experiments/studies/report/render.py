@@ -1,11 +1,8 @@
 """`isray study report`: `report.html`, from `study.yaml` and `gold/` alone.
 
-The file stands alone: style, scripts and drawings are in it, and it loads nothing. `page/` has its parts as jinja2
-templates; without JavaScript the page has the same content, drawn when it was written. The same input gives the same
-bytes.
-
-Trials that are missing for another reason than chance may bias the answer: the page lists below it the damaged files
-that the analysis has put into quarantine.
+The file stands alone: style, scripts and drawings are in it, and it loads nothing; without JavaScript it has the same
+content. The same input gives the same bytes. Trials that are missing for another reason than chance may bias the
+answer: the page lists below it the damaged files that the analysis has put into quarantine.
 """
 
 from __future__ import annotations
@@ -19,11 +16,12 @@ from jinja2 import Environment
 from markupsafe import Markup, escape
 from pydantic import TypeAdapter, ValidationError
 
+from experiments.studies.design.model import CellParameters
 from experiments.studies.design.study import StudyPlan, metrics_of
 from experiments.studies.estimation.estimates import CellEstimates, read_cells
 from experiments.studies.estimation.pairs import Difference
 from experiments.studies.estimation.times import Quantiles, Times, read_measured, read_times
-from experiments.studies.failures.words import shared_assumptions
+from experiments.studies.failures.words import shared_assumptions, split_common
 from experiments.studies.report import kafka, tradeoffs, verdict, words
 from experiments.studies.report.charts.forest import differences_chart, estimates_chart
 from experiments.studies.report.charts.sweeps import curves, heat_maps
@@ -41,7 +39,6 @@ from experiments.support.atomic import write_text
 from experiments.support.errors import InputError
 from experiments.support.templates import templates
 
-QUARANTINE = "gold/quarantine.json"
 _NAME = re.compile(r"(?:.*/)?((?:trace|trials)/_?cell-([0-9a-f]+)-[^/]+)")
 
 
@@ -64,7 +61,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """An object of the file; `trials`: the first one, and the one after the last."""
+    """An object of `gold/quarantine.json`; `trials`: the first one, and the one after the last."""
 
     file: str
     reason: str
@@ -77,7 +74,7 @@ _ENTRIES = TypeAdapter(list[_Entry])
 def read_left_out(out: Path, settings: Mapping[str, str]) -> list[LeftOut]:
     """The files that `gold/quarantine.json` of the study in `out` lists. `settings`: the names of the settings by the
     digests of their cells. Raises InputError if the file is missing or damaged."""
-    path = out / QUARANTINE
+    path = out / "gold/quarantine.json"
     try:
         entries = _ENTRIES.validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
@@ -92,14 +89,10 @@ def read_left_out(out: Path, settings: Mapping[str, str]) -> list[LeftOut]:
 
 
 PAGE = Path(__file__).resolve().parent / "page"
-CLUSTER_SIZES = (100, 1_000, 10_000, 100_000)
 GROUPS_AT_MOST = 6
 """Groups with charts of their own; the tables have all."""
-ONLY_WITH_ACKS_1 = frozenset({"acks_1_loss_rate", "acknowledged_loss_rate"})
 BEYOND_THE_MODEL = 1e-6
 """Losses per partition-year below which what the model leaves out loses more records than its failures."""
-LISTED_AT_MOST = 10
-"""Files that are left out and named; all others are counted."""
 VARIANT = "sweep:\n  preset: [cloud-vm-5, hdfs-2010, dean-first-year, ford-2010]   # docs/failure-models.md\n"
 
 
@@ -141,6 +134,8 @@ def render(record: StudyRecord, cells: Sequence[CellEstimates], extras: PageExtr
     study = record.study
     found = groups(study, cells)
     drawn = _charts(study, found) | {"times_charts": list(times_charts(found, extras.times)) if extras.times else []}
+    question = "How often does a partition lose acknowledged records, and how long is it unavailable, depending on "
+    plots = [plot for place in drawn.values() for plot in (place if isinstance(place, list) else [place])]
     return _environment().get_template("report.html.j2").render(
         **_answers(study, found),
         **_assumptions(study, found),
@@ -150,11 +145,11 @@ def render(record: StudyRecord, cells: Sequence[CellEstimates], extras: PageExtr
         study=study,
         example=extras.example,
         left_out=extras.left_out,
-        listed_at_most=LISTED_AT_MOST,
-        question=study.question or _question(study.cells[0].swept),
+        listed_at_most=10,
+        question=study.question or f"{question}{' and '.join(study.cells[0].swept) or 'this setting'}?",
         versions=record.versions,
         source=study.text,
-        specs=[{"name": plot.name, "spec": plot.spec, "scaled": plot.scaled} for plot in _plots(drawn)],
+        specs=[{"name": plot.name, "spec": plot.spec, "scaled": plot.scaled} for plot in plots],
         style=Markup((PAGE / "report.css").read_text(encoding="utf-8")),
         script=Markup((PAGE / "report.js").read_text(encoding="utf-8")),
         library=Markup(library()),
@@ -162,38 +157,32 @@ def render(record: StudyRecord, cells: Sequence[CellEstimates], extras: PageExtr
 
 
 def _answers(study: StudyPlan, found: Sequence[Group]) -> dict[str, object]:
-    """The verdict, what to type for it, and the answers by assumption."""
-    best: dict[str, list[Group]] = {}
+    best: dict[str, tuple[CellParameters, list[str]]] = {}
     for group in found:
         if group.recommended is not None:
-            best.setdefault(group.recommended.name, []).append(group)
+            best.setdefault(group.recommended.name, (group.recommended.parameters, []))[1].append(group.name)
     return {
         "verdict": verdict.judge(study, found),
         "cautions": verdict.cautions(study),
         "groups": [(group, verdict.judge_group(study, group)) for group in found],
         "swept_assumptions": list(found[0].settings[0].assumed),
-        "recommended": [_to_type(name, among, found) for name, among in best.items()],
+        "recommended": [
+            (name, "" if len(among) == len(found) else words.listed(among, "or"), kafka.commands(parameters))
+            for name, (parameters, among) in best.items()
+        ],
         "configs": kafka.configs([cell.parameters for cell in study.cells]),
         "variant": VARIANT,
     }
 
 
-def _to_type(name: str, among: Sequence[Group], found: Sequence[Group]) -> tuple[str, str, list[str]]:
-    """A recommended setting, under which assumptions it is recommended (empty: all), and the lines to type for it."""
-    recommended = among[0].recommended
-    assert recommended is not None
-    where = "" if len(among) == len(found) else words.listed([group.name for group in among], "or")
-    return name, where, kafka.commands(recommended.parameters)
-
-
 def _assumptions(study: StudyPlan, found: Sequence[Group]) -> dict[str, object]:
-    """What is assumed about failures, and how harsh that is."""
     function = None if study.functions is None else study.functions.failure_model
-    common, of_some = _assumed(found, function)
+    each = [shared_assumptions({s.full_name: s.parameters for s in group.settings}, function) for group in found]
+    common, own = split_common([(group.name, shared) for group, (shared, _) in zip(found, each, strict=True)])
     rates = [(group.name or "this study", group.reference.parameters) for group in found] if function is None else []
     return {
         "assumed": common,
-        "assumed_of_some": of_some,
+        "assumed_of_some": own + [row for _, rows in each for row in rows],
         "failure_rates": beside_published(rates) if rates else [],
         "harsh": in_comparison(rates),
         "parameters": words.parameter_rows([cell.parameters for cell in study.cells]),
@@ -201,21 +190,12 @@ def _assumptions(study: StudyPlan, found: Sequence[Group]) -> dict[str, object]:
     }
 
 
-def _assumed(found: Sequence[Group], function: str | None) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """The sentences that hold for all settings; and those of single groups, and of single settings, by name."""
-    each = [shared_assumptions({s.full_name: s.parameters for s in group.settings}, function) for group in found]
-    common = [sentence for sentence in each[0][0] if all(sentence in sentences for sentences, _ in each)]
-    own = [
-        (group.name, [sentence for sentence in sentences if sentence not in common])
-        for group, (sentences, _) in zip(found, each, strict=True)
-    ]
-    of_settings = [row for _, rows in each for row in rows]
-    return common, [(name, sentences) for name, sentences in own if sentences] + of_settings
-
-
 def _tables(study: StudyPlan, found: Sequence[Group]) -> dict[str, object]:
     settings = sorted((setting for group in found for setting in group.settings), key=lambda setting: setting.index)
-    metrics = [each for each in metrics_of(study.functions) if each.name not in _repeated(study) and each not in CAUSES]
+    # Where acks is always all, acks=1 loses nothing and acknowledged losses are those.
+    has_other_acks = any(cell.parameters.acks != "all" for cell in study.cells)
+    repeated = set() if has_other_acks else {"acks_1_loss_rate", "acknowledged_loss_rate"} - {study.objective}
+    metrics = [each for each in metrics_of(study.functions) if each.name not in repeated and each not in CAUSES]
     rows = [row for group in found for row in tradeoffs.trade_offs(study, group)]
     warned = ((setting.full_name, "; ".join(setting.estimates.warnings)) for setting in settings)
     return {
@@ -233,15 +213,8 @@ def _tables(study: StudyPlan, found: Sequence[Group]) -> dict[str, object]:
         "has_immediate_catch_up": all(cell.parameters.catch_up is None for cell in study.cells),
         "objective_is_rate": study.objective in RATES,
         "warnings": [(name, lines) for name, lines in warned if lines],
-        "cluster_sizes": CLUSTER_SIZES,
+        "cluster_sizes": (100, 1_000, 10_000, 100_000),
     }
-
-
-def _repeated(study: StudyPlan) -> frozenset[str]:
-    """Metrics that say nothing new: where acks is always all, acks=1 loses nothing and acknowledged losses are
-    those."""
-    only_all = all(cell.parameters.acks == "all" for cell in study.cells)
-    return ONLY_WITH_ACKS_1 - {study.objective} if only_all else frozenset()
 
 
 def _measured(
@@ -256,36 +229,18 @@ def _measured(
     return {"measured": rows, "measured_keys": {key for _, found in rows for key in found}}
 
 
-def _charts(study: StudyPlan, found: Sequence[Group]) -> dict[str, Chart | list[Chart] | None]:
-    """The charts of the page, by the name of their place."""
+def _charts(study: StudyPlan, found: Sequence[Group]) -> dict[str, Chart | list[Chart]]:
     objective = BY_NAME[study.objective]
-    compared = [
-        objective,
-        *(metric for metric in METRICS if metric.name in tradeoffs.AVAILABILITY and metric != objective),
-    ]
+    availability = (metric for metric in METRICS if metric.name in tradeoffs.AVAILABILITY and metric != objective)
+    compared, groups = [objective, *availability], list(enumerate(found[:GROUPS_AT_MOST]))
+    differences = (differences_chart(metric, group, index) for index, group in groups for metric in compared)
     return {
         "objective_chart": estimates_chart(objective, found),
-        "tradeoff_charts": [
-            plot
-            for index, group in enumerate(found[:GROUPS_AT_MOST])
-            if (plot := tradeoff_chart(group, index)) is not None
-        ],
-        "difference_charts": [
-            plot
-            for index, group in enumerate(found[:GROUPS_AT_MOST])
-            for metric in compared
-            if (plot := differences_chart(metric, group, index)) is not None
-        ],
+        "tradeoff_charts": list(filter(None, (tradeoff_chart(group, index) for index, group in groups))),
+        "difference_charts": list(filter(None, differences)),
         "maps": list(heat_maps(objective, found)),
         "curves": list(curves(objective, found)),
     }
-
-
-def _plots(drawn: Mapping[str, Chart | list[Chart] | None]) -> list[Chart]:
-    """All charts in one list."""
-    return [
-        plot for place in drawn.values() for plot in (place if isinstance(place, list) else [place]) if plot is not None
-    ]
 
 
 def _environment() -> Environment:
@@ -295,25 +250,13 @@ def _environment() -> Environment:
         "number": words.number,
         "signed_number": words.signed_number,
         "time_difference": _time_difference,
-        "with_code": _with_code,
+        "with_code": lambda text: Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))),
         "interval_in_numbers": lambda value: words.interval(value, words.number),
         "time_interval": words.time_interval,
         "minutes": lambda value: _unbroken(words.minutes(value)),
         "milliseconds": lambda value: _unbroken(words.milliseconds(value)),
     }
     return environment
-
-
-def _question(swept: Mapping[str, object]) -> str:
-    varied = " and ".join(swept) or "this setting"
-    return (
-        f"How often does a partition lose acknowledged records, and how long is it unavailable, depending on {varied}?"
-    )
-
-
-def _with_code(text: str) -> Markup:
-    """A description as HTML: text between backticks becomes code."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _time_difference(found: Difference) -> tuple[str, str]:

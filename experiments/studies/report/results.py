@@ -1,8 +1,7 @@
 """How far the studies in a folder of results are, from their records, marks and files alone: nothing is computed.
 
-A study is *swept in part* until every cell has its trials on disk, then *swept*; *analysed* once `gold/cells.json` is
-there, and *reported* with `report.html`. In a study with `precision` a sweep decides by itself when a cell has enough
-trials, so such a study counts as swept from its first complete batch of each cell on.
+A study is *swept in part* until every cell has its trials on disk (with `precision`: any), then *swept*; *analysed*
+once `gold/cells.json` is there, and *reported* with `report.html`.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ class StudyOnDisk:
 
     @property
     def next_command(self) -> str | None:
-        """The command that takes the study to its next stage, None at the last one."""
         command = NEXT[self.stage]
         return command and command.format(place=self.place)
 
@@ -57,10 +55,10 @@ def results_of(out: Location) -> StudyOnDisk:
     stage: Stage = "swept" if counts and min(counts.values()) >= needed else "swept in part"
     if CELLS.rpartition("/")[2] in store.names("gold"):
         stage = "reported" if REPORT in store.names() else "analysed"
-    wanted = study.max_trials * len(study.cells)
-    trials = sum(counts.values())
-    report = store.place(REPORT)
-    return StudyOnDisk(store.place(), study.name, study.question, len(study.cells), trials, wanted, stage, report)
+    trials, wanted, cells = sum(counts.values()), study.max_trials * len(study.cells), len(study.cells)
+    return StudyOnDisk(
+        store.place(), study.name, study.question, cells, trials, wanted, stage, report=store.place(REPORT)
+    )
 
 
 def studies_in(folder: Path) -> tuple[list[StudyOnDisk], list[InputError]]:

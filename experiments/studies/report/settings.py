@@ -63,20 +63,17 @@ class Group:
 
 def groups(study: StudyPlan, cells: Sequence[CellEstimates]) -> tuple[Group, ...]:
     """The cells of `study`, whose numbers are `cells` in their order, by assumptions."""
-    return tuple(_group(study, cells, positions) for positions in groups_of(study.cells))
-
-
-def _group(study: StudyPlan, cells: Sequence[CellEstimates], positions: Sequence[int]) -> Group:
-    settings = tuple(
+    settings = [
         Setting(
-            index=position,
-            decided=decided(study.cells[position].swept),
-            assumed=assumed(study.cells[position].swept),
-            name=cell_name(decided(study.cells[position].swept)),
-            full_name=cell_name(study.cells[position].swept),
-            parameters=study.cells[position].parameters,
-            estimates=cells[position],
+            index,
+            decided(cell.swept),
+            assumed(cell.swept),
+            cell_name(decided(cell.swept)),
+            cell_name(cell.swept),
+            cell.parameters,
+            estimates,
         )
-        for position in positions
-    )
-    return Group(cell_name(settings[0].assumed) if settings[0].assumed else "", settings)
+        for index, (cell, estimates) in enumerate(zip(study.cells, cells, strict=True))
+    ]
+    found = [tuple(settings[position] for position in positions) for positions in groups_of(study.cells)]
+    return tuple(Group(cell_name(each[0].assumed) if each[0].assumed else "", each) for each in found)

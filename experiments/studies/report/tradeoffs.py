@@ -6,7 +6,7 @@ difference includes 0, and nothing where the weights of a setting degenerate.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -15,7 +15,7 @@ from experiments.studies.estimation.pairs import Comparison, Difference
 from experiments.studies.estimation.selection import are_equivalent
 from experiments.studies.report.alike import are_alike
 from experiments.studies.report.settings import Group, Setting
-from experiments.studies.report.words import capitalised, listed, rounded, times
+from experiments.studies.report.words import capitalised, rounded, times
 from experiments.studies.trace.metrics import BY_NAME, UNWRITABLE
 
 AVAILABILITY = ("offline_fraction", UNWRITABLE)
@@ -37,18 +37,15 @@ class TradeOff:
 
 def trade_offs(study: StudyPlan, group: Group) -> list[TradeOff]:
     """Every other setting against the reference, the lowest values of the objective first."""
-    others = sorted(group.others, key=lambda setting: setting.estimates.value(study.objective))
-    return [_trade_off(study, group.reference, setting) for setting in others]
-
-
-def _trade_off(study: StudyPlan, reference: Setting, setting: Setting) -> TradeOff:
-    found = setting.against_reference(study.objective)
-    offline, unwritable = (rounded(setting.against_reference(metric).difference) for metric in AVAILABILITY)
-    words = "; ".join(_words(study, reference, setting))
-    verdict = f"{capitalised(words)}."
-    return TradeOff(
-        setting, rounded(found.difference), offline, unwritable, found.ratio.estimate, verdict, found.pairing_gain
-    )
+    rows = []
+    for setting in sorted(group.others, key=lambda setting: setting.estimates.value(study.objective)):
+        found = setting.against_reference(study.objective)
+        compared = (found, *map(setting.against_reference, AVAILABILITY))
+        objective, offline, unwritable = (rounded(each.difference) for each in compared)
+        verdict = f"{capitalised('; '.join(_words(study, group.reference, setting)))}."
+        gain = found.pairing_gain
+        rows.append(TradeOff(setting, objective, offline, unwritable, found.ratio.estimate, verdict, gain))
+    return rows
 
 
 def _words(study: StudyPlan, reference: Setting, setting: Setting) -> Iterator[str]:
@@ -65,7 +62,7 @@ def _words(study: StudyPlan, reference: Setting, setting: Setting) -> Iterator[s
         yield f"equivalent within {100.0 * (study.equivalence_margin or 0.0):g} %"
     else:
         yield f"{noun} not told apart"
-    metrics: Sequence[str] = [metric for metric in AVAILABILITY if metric != study.objective]
+    metrics = (metric for metric in AVAILABILITY if metric != study.objective)
     found = [_shown(metric, setting.against_reference(metric)) for metric in metrics]
     yield from [words for words in found if words is not None] or ["no difference in availability shown"]
 
@@ -79,10 +76,7 @@ def _shown(metric: str, compared: Comparison) -> str | None:
     return BY_NAME[metric].less if compared.difference.ci_high < 0.0 else None
 
 
-PRICES = (
-    (UNWRITABLE, "writes fail"),
-    ("offline_fraction", "the partition has no leader"),
-)
+PRICES = ((UNWRITABLE, "writes fail"), ("offline_fraction", "the partition has no leader"))
 
 
 class Price(NamedTuple):
@@ -94,7 +88,6 @@ class Price(NamedTuple):
     size: str
 
     def __str__(self) -> str:
-        """The change as a clause of a sentence."""
         if self.kind == "unknown":
             return f"the difference in the time that {self.clause} is not known, as weights degenerate"
         if not self.size:
@@ -121,20 +114,10 @@ def price(other: Setting, metric: str, clause: str) -> Price:
 def prices(other: Setting) -> str:
     """What running the reference instead of `other` changes in all of `PRICES`, in sentences."""
     found = [price(other, metric, clause) for metric, clause in PRICES]
-    return " ".join(_sentences(found))
-
-
-def _sentences(found: list[Price]) -> Iterator[str]:
-    for kind, begin in (("more", "The price"), ("less", "The gain")):
-        clauses = [str(each) for each in found if each.kind == kind and each.size]
-        if clauses:
-            yield f"{begin}: {'; '.join(clauses)}."
-    others = [str(each) for each in found if each.kind in ("none", "unknown") or not each.size]
-    if others:
-        yield f"{capitalised('; '.join(others))}."
-
-
-def shares(setting: Setting, written: Iterator[str]) -> str:
-    """The times of one setting, which `written` gives in the order of `PRICES`."""
-    costs = (f"{clause} for {time} a year" for (_, clause), time in zip(PRICES, written, strict=True))
-    return f"With {setting.full_name}, {listed(list(costs))}."
+    sentences = {
+        begin: "; ".join(str(each) for each in found if each.kind == kind and each.size)
+        for begin, kind in (("The price: ", "more"), ("The gain: ", "less"))
+    }
+    others = (str(each) for each in found if each.kind in ("none", "unknown") or not each.size)
+    sentences[""] = capitalised("; ".join(others))
+    return " ".join(f"{begin}{clauses}." for begin, clauses in sentences.items() if clauses)

@@ -1,11 +1,9 @@
 """The answer to a study's question, in words that claim what the trials show and nothing more.
 
-Four kinds of answer. *Decided*: one setting is shown to be the best under its assumptions (`estimation/selection.py`);
-the answer names it, the effect of each decision by pairs of trials, and its price in availability. *Equal*: all that
-may be the best meet the same events (`alike.py`), so that more trials would not separate them; the answer says why, and
-what would. *Undecided*: several settings may be the best; the answer says so first, and how many trials would decide,
-and recommends none of them, since a small study would else recommend whichever is available longest. *Described*: the
-study has one setting and nothing to choose.
+Four kinds of answer. *Decided*: one setting is shown to be the best under its assumptions (`estimation/selection.py`).
+*Equal*: all that may be the best meet the same events (`alike.py`), so that more trials would not separate them.
+*Undecided*: several settings may be the best; none of them is recommended, since a small study would else recommend
+whichever is available longest. *Described*: the study has one setting and nothing to choose.
 
 Every statement about two settings rests on the interval of their difference: "more" or "less" is said where it excludes
 0, "equivalent" where the study names a margin and the interval of the ratio lies within it. Where weights degenerate
@@ -14,7 +12,6 @@ Every statement about two settings rests on the interval of their difference: "m
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -24,9 +21,9 @@ from experiments.studies.design.study import StudyPlan
 from experiments.studies.estimation.moments import Estimate
 from experiments.studies.estimation.pairs import Comparison, Difference
 from experiments.studies.report.alike import alike, are_alike, caution, changed_in, reasons, separators
-from experiments.studies.report.kafka import has_release, release
+from experiments.studies.report.kafka import GENERATIONS
 from experiments.studies.report.settings import Group, Setting
-from experiments.studies.report.tradeoffs import PRICES, price, prices, shares
+from experiments.studies.report.tradeoffs import PRICES, price, prices
 from experiments.studies.report.words import (
     PER_PARTITION,
     Rate,
@@ -67,20 +64,19 @@ def judge(study: StudyPlan, groups: Sequence[Group]) -> Verdict:
     kinds = {verdict.kind for verdict in verdicts}
     if kinds == {"described"}:
         return Verdict("described", _range(study, groups), ())
-    lines = tuple((f"{group.name}: ", *_brief(study, group)) for group in groups)
+    lines: tuple[Sentence, ...] = tuple((f"{group.name}: ", *_brief(study, group)) for group in groups)
     if len(groups) > NAMED_AT_MOST:
         lines = (("The answer under each of them is in the table of assumptions below.",),)
-    recommended = Counter(group.recommended.name for group in groups if group.recommended is not None)
-    metric = BY_NAME[study.objective]
+    metric, best = BY_NAME[study.objective], groups[0].recommended
     if kinds == {"equal"}:
         headline = f"{_equal_under_all(study, groups)} under any of the {len(groups)} assumptions."
-        return Verdict("equal", (headline,), (*lines, *_why_equal_under_all(study, groups)))
+        why = {_why_equal(_equal(study, group)) for group in groups}
+        return Verdict("equal", (headline,), (*lines, *(next(iter(why)) if len(why) == 1 else ())))
     if kinds == {"undecided"}:
         headline = f"This study cannot tell which setting {metric.best}, under any of its {len(groups)} assumptions."
         return Verdict("undecided", (headline,), lines)
-    if len(recommended) == 1 and kinds == {"decided"}:
-        best = groups[0].recommended
-        assert best is not None
+    names = {group.recommended.name for group in groups if group.recommended is not None}
+    if len(names) == 1 and kinds == {"decided"} and best is not None:
         headline = f"{_advice(metric, best)} under each of the {len(groups)} assumptions."
     else:
         headline = f"It depends on the assumptions: {_listed_by_assumption(study, groups)}."
@@ -89,9 +85,9 @@ def judge(study: StudyPlan, groups: Sequence[Group]) -> Verdict:
 
 def _advice(metric: Metric, best: Setting) -> str:
     """`Run X: it loses least often`; of a setting that no release has, that it loses least often, and that."""
-    if has_release(best.parameters):
-        return f"Run {best.name}: it {metric.best}"
     generation = best.parameters.generation
+    if GENERATIONS[generation].installable:
+        return f"Run {best.name}: it {metric.best}"
     return f"No release of Apache Kafka has {generation}, but of these settings {best.name} {metric.best}"
 
 
@@ -101,13 +97,13 @@ def _listed_by_assumption(study: StudyPlan, groups: Sequence[Group]) -> str:
         best, same = group.recommended, _equal(study, group)
         answer = ""
         if best is not None:
-            no_release = "" if has_release(best.parameters) else " (in no release of Apache Kafka)"
-            answer = f"run {best.name}{no_release}"
+            is_released = GENERATIONS[best.parameters.generation].installable
+            answer = f"run {best.name}{'' if is_released else ' (in no release of Apache Kafka)'}"
         elif same:
             answer = f"{listed([setting.name for setting in same])} do not differ"
         by_answer.setdefault(answer, []).append(group.name)
     answers = sorted(by_answer.items())
-    return "; ".join(f"{answer or 'the study cannot tell'} with {listed(worlds, 'or')}" for answer, worlds in answers)
+    return "; ".join(f"{answer or 'the study cannot tell'} with {listed(names, 'or')}" for answer, names in answers)
 
 
 def _equal(study: StudyPlan, group: Group) -> tuple[Setting, ...]:
@@ -122,12 +118,6 @@ def _equal_under_all(study: StudyPlan, groups: Sequence[Group]) -> str:
     return f"{subject} do not differ in {BY_NAME[study.objective].noun}: the same failures cause them"
 
 
-def _why_equal_under_all(study: StudyPlan, groups: Sequence[Group]) -> tuple[Sentence, ...]:
-    """The reasons that hold under all assumptions, if they are the same; those of each are in the table below."""
-    found = {_why_equal(_equal(study, group)) for group in groups}
-    return next(iter(found)) if len(found) == 1 else ()
-
-
 def _why_equal(same: tuple[Setting, ...]) -> tuple[Sentence, ...]:
     return tuple((words,) for words in (reasons(same), separators(same), caution(same)) if words)
 
@@ -137,18 +127,17 @@ def judge_group(study: StudyPlan, group: Group) -> Verdict:
     metric = BY_NAME[study.objective]
     if len(group.settings) == 1:
         (only,) = group.settings
-        value = _quantity(metric, only.estimates.estimates[metric.name])
-        return Verdict("described", (f"{only.full_name}: ", *value, "."), (_cost(only),))
+        return Verdict("described", (f"{only.full_name}: ", *_quantity(metric, only), "."), (_cost(only),))
     best, same = group.recommended, alike(group, metric.name)
     effects = tuple(_effects(study, group))
     if best is not None:
-        value = _quantity(metric, best.estimates.estimates[metric.name])
-        headline = (f"{_advice(metric, best)}: ", *value, ".", *_shown_price(study, group))
-        return Verdict("decided", headline, ((release(best.parameters),), *effects, _cost(best)))
+        headline: Sentence = (f"{_advice(metric, best)}: ", *_quantity(metric, best), ".", *_shown_price(study, group))
+        release = GENERATIONS[best.parameters.generation].sentence
+        return Verdict("decided", headline, ((release,), *effects, _cost(best)))
     if _equal(study, group):
-        headline = (*_equality(metric, same), *_ruled_out(group))
+        headline = (*_equality(metric, same), _ruled_out("The study", group))
         return Verdict("equal", headline, (*_why_equal(same), *effects))
-    headline = (*_undecided(metric, group), " ", *_trials_needed(study, group))
+    headline = (f"{_undecided(metric, group)} ", *_trials_needed(study, group))
     parts = (_equality(metric, same), *_why_equal(same)) if same else ()
     return Verdict("undecided", headline, (*parts, *effects))
 
@@ -158,16 +147,15 @@ def _equality(metric: Metric, same: tuple[Setting, ...]) -> Sentence:
     found = same[0].estimates.estimates[metric.name]
     weight = "" if same[0].estimates.estimator == "plain" else ", with the same weight"
     names = listed([setting.name for setting in same])
-    begin = (
-        f"{names} do not differ in {metric.noun}: the same failures cause them, and all {found.events:,} that were seen"
-    )
-    begin += f" are in the same trials of each{weight}. With each of them: "
+    begin = f"{names} do not differ in {metric.noun}: the same failures cause them, and all {found.events:,} that were "
+    begin += f"seen are in the same trials of each{weight}. With each of them: "
     return (begin, *_value(metric, found), *_unit(metric), ".")
 
 
-def _ruled_out(group: Group) -> Sentence:
+def _ruled_out(subject: str, group: Group) -> str:
+    """` It rules out A and B.`; empty for none, and for many."""
     names = [setting.name for setting in group.settings if setting not in group.undecided]
-    return (f" The study rules out {listed(names)}.",) if names and len(names) <= NAMED_AT_MOST else ()
+    return f" {subject} rules out {listed(names)}." if 0 < len(names) <= NAMED_AT_MOST else ""
 
 
 def cautions(study: StudyPlan) -> list[str]:
@@ -191,18 +179,12 @@ def _shown_price(study: StudyPlan, group: Group) -> Sentence:
     return ()
 
 
-def _undecided(metric: Metric, group: Group) -> Sentence:
+def _undecided(metric: Metric, group: Group) -> str:
     names = [setting.name for setting in group.undecided]
-    ruled_out = [setting.name for setting in group.settings if setting not in group.undecided]
-    which = (
-        f"which of {counted(len(names), 'setting')}" if len(names) > NAMED_AT_MOST else f"whether {listed(names, 'or')}"
-    )
-    if not ruled_out:
-        which = f"which of its {counted(len(names), 'setting')}"
-    headline = f"This study cannot tell {which} {metric.best}."
-    if ruled_out and len(ruled_out) <= NAMED_AT_MOST:
-        headline += f" It rules out {listed(ruled_out)}."
-    return (headline,)
+    settings, is_all = counted(len(names), "setting"), len(names) == len(group.settings)
+    which = f"which of {settings}" if len(names) > NAMED_AT_MOST else f"whether {listed(names, 'or')}"
+    which = f"which of its {settings}" if is_all else which
+    return f"This study cannot tell {which} {metric.best}.{_ruled_out('It', group)}"
 
 
 def _trials_needed(study: StudyPlan, group: Group) -> Sentence:
@@ -251,16 +233,11 @@ def _until_one_is_seen(study: StudyPlan, group: Group) -> str:
     expected = max(rough_loss_rate(each.parameters) * each.estimates.partition_years for each in settings)
     if expected <= 0.0:
         return "; failures as these allow none, by a rough count of those that coincide"
-    if expected >= 0.5:
-        return f"; a rough count of failures that coincide expects about {number(_two_digits(expected))} in that time"
-    return (
-        "; by a rough count of failures that coincide, about "
-        f"{number(_two_digits(1.0 / expected))} times as many trials are needed to see one"
-    )
-
-
-def _two_digits(value: float) -> float:
-    return float(f"{value:.1e}")
+    is_some = expected >= 0.5
+    about = f"about {number(float(f'{expected if is_some else 1.0 / expected:.1e}'))}"
+    if is_some:
+        return f"; a rough count of failures that coincide expects {about} in that time"
+    return f"; by a rough count of failures that coincide, {about} times as many trials are needed to see one"
 
 
 def _effects(study: StudyPlan, group: Group) -> Iterator[Sentence]:
@@ -289,18 +266,12 @@ def _effect(study: StudyPlan, reference: Setting, other: Setting) -> Sentence:
     if are_alike(reference, other, metric.name):
         return (f"{context}{mine} and {its} have the same {metric.noun.removeprefix('the ')}: ", *ours, *unit, ".")
     if verb is None:
-        limits = _difference(metric, rounded(difference))
+        limits = _interval(metric, rounded(difference), signed=True)
         begin = f"{context}{mine} and {its} are not told apart: "
         return (begin, *ours, " and ", *theirs, *unit, "; difference ", *limits, ".")
     ratio = _inverse_ratio(compared, paired=study.pairing)
-    return (
-        f"{context}{mine} instead of {its} {verb} {metric.noun} from ",
-        *theirs,
-        " to ",
-        *ours,
-        *unit,
-        f"; {ratio}.",
-    )
+    begin = f"{context}{mine} instead of {its} {verb} {metric.noun} from "
+    return (begin, *theirs, " to ", *ours, *unit, f"; {ratio}.")
 
 
 def _inverse_ratio(compared: Comparison, *, paired: bool) -> str:
@@ -315,12 +286,10 @@ def _inverse_ratio(compared: Comparison, *, paired: bool) -> str:
 
 
 def _cost(setting: Setting) -> Sentence:
-    """The shares of time of one setting."""
-    return (shares(setting, (_time(setting.estimates.estimates[metric]) for metric, _ in PRICES)),)
-
-
-def _time(value: Estimate) -> str:
-    return f"at most {minutes(value.ci_high)}" if value.is_bound else _with_limits(value)
+    found = [(clause, setting.estimates.estimates[metric]) for metric, clause in PRICES]
+    shown = (f"at most {minutes(value.ci_high)}" if value.is_bound else _with_limits(value) for _, value in found)
+    costs = [f"{clause} for {time} a year" for (clause, _), time in zip(found, shown, strict=True)]
+    return (f"With {setting.full_name}, {listed(costs)}.",)
 
 
 def _with_limits(value: Estimate | Difference, *, signed: bool = False) -> str:
@@ -339,29 +308,26 @@ def _brief(study: StudyPlan, group: Group) -> Sentence:
     parts: list[str | Rate | Unit] = [begin]
     for index, setting in enumerate(named):
         parts += ["; " if index else "", f"{setting.name} ", *_value(metric, setting.estimates.estimates[metric.name])]
-    needed = () if best is not None or _equal(study, group) else (" ", *_trials_needed(study, group))
-    return (*parts, *_unit(metric), ".", *needed, *_brief_price(group))
-
-
-def _brief_price(group: Group) -> Sentence:
-    if not group.others:
-        return ()
-    reference, other = group.reference, group.others[0]
-    return (f" With {reference.name} instead of {other.name}, {price(other, *PRICES[0])}.",)
+    parts += [*_unit(metric), "."]
+    if best is None and not _equal(study, group):
+        parts += [" ", *_trials_needed(study, group)]
+    for other in group.others[:1]:
+        parts.append(f" With {group.reference.name} instead of {other.name}, {price(other, *PRICES[0])}.")
+    return tuple(parts)
 
 
 def _range(study: StudyPlan, groups: Sequence[Group]) -> Sentence:
     """A study without decisions: the range of its values over the assumptions."""
     metric = BY_NAME[study.objective]
     ordered = sorted(groups, key=lambda group: group.reference.estimates.value(metric.name))
-    low, high = (
-        _value(metric, group.reference.estimates.estimates[metric.name]) for group in (ordered[0], ordered[-1])
-    )
+    ends = (ordered[0], ordered[-1])
+    low, high = (_value(metric, group.reference.estimates.estimates[metric.name]) for group in ends)
     begin, end = f"{capitalised(metric.noun)}: from ", f" with {ordered[-1].name}"
     return (begin, *low, f" with {ordered[0].name} to ", *high, end, *_unit(metric), ".")
 
 
-def _quantity(metric: Metric, value: Estimate) -> Sentence:
+def _quantity(metric: Metric, setting: Setting) -> Sentence:
+    value = setting.estimates.estimates[metric.name]
     if value.degenerate:
         return (f"{metric.noun} not known, as the weights of the trials degenerate (", *_limit(metric, value), ")")
     if metric.estimator is FRACTION:
@@ -388,13 +354,11 @@ def _value(metric: Metric, value: Estimate) -> Sentence:
     if value.is_bound:
         begin, end = ("not known", ", weights degenerate") if value.degenerate else ("none seen", "")
         return (f"{begin} (at most ", _high(metric, value), f"{end})")
-    if metric.estimator is FRACTION:
-        return (_with_limits(value),)
-    return (Rate(value.estimate), " (", Rate(value.ci_low), " to ", Rate(value.ci_high), ")")
+    return _interval(metric, value)
 
 
-def _difference(metric: Metric, found: Difference) -> Sentence:
+def _interval(metric: Metric, found: Estimate | Difference, *, signed: bool = False) -> Sentence:
     if metric.estimator is FRACTION:
-        return (_with_limits(found, signed=True),)
-    estimate, low, high = (Rate(value, signed=True) for value in (found.estimate, found.ci_low, found.ci_high))
+        return (_with_limits(found, signed=signed),)
+    estimate, low, high = (Rate(value, signed) for value in (found.estimate, found.ci_low, found.ci_high))
     return (estimate, " (", low, " to ", high, ")")

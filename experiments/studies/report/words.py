@@ -20,7 +20,6 @@ from experiments.studies.trace.metrics import FRACTION, Metric
 MINUTES_PER_YEAR = 365 * 24 * 60
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 TIMES_TEN = "\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}10"
-SMALLEST_PLAIN = 1e-4
 TIME_UNITS = (("d", 1440.0), ("h", 60.0), ("min", 1.0), ("s", 1.0 / 60.0), ("ms", 1.0 / 60_000.0))
 """Units of time with their lengths in minutes, the longest first."""
 
@@ -32,10 +31,16 @@ class Rate:
     value: float
     signed: bool = False
 
+    def __str__(self) -> str:
+        return signed_number(self.value) if self.signed else number(self.value)
+
 
 @dataclass(frozen=True, slots=True)
 class Unit:
     """The unit of the rates of a sentence."""
+
+    def __str__(self) -> str:
+        return "per partition-year"
 
 
 PER_PARTITION = Unit()
@@ -44,13 +49,7 @@ Sentence = tuple[str | Rate | Unit, ...]
 
 def plain(sentence: Sentence) -> str:
     """A sentence as text, for one partition."""
-    return "".join(_plain_part(part) for part in sentence)
-
-
-def _plain_part(part: str | Rate | Unit) -> str:
-    if isinstance(part, Rate):
-        return signed_number(part.value) if part.signed else number(part.value)
-    return "per partition-year" if isinstance(part, Unit) else part
+    return "".join(map(str, sentence))
 
 
 def cell_name(swept: Mapping[str, object]) -> str:
@@ -83,12 +82,8 @@ def counted(count: int, name: str) -> str:
 
 def parameter_rows(cells: Sequence[CellParameters]) -> list[tuple[str, str, str]]:
     """Name, value and description of the parameters that are the same in all cells."""
-    shared = ((name, item, {getattr(cell, item.field) for cell in cells}) for name, item in PARAMETERS.items())
-    return [
-        (name, item.notation.write(next(iter(values))), item.description)
-        for name, item, values in shared
-        if len(values) == 1
-    ]
+    shared = [item for item in PARAMETERS.values() if len({getattr(cell, item.field) for cell in cells}) == 1]
+    return [(item.name, item.notation.write(getattr(cells[0], item.field)), item.description) for item in shared]
 
 
 def number(value: float) -> str:
@@ -97,7 +92,7 @@ def number(value: float) -> str:
         return "0"
     if value >= 1000:
         return f"{value:,.0f}"
-    if value < SMALLEST_PLAIN:
+    if value < 1e-4:
         exponent = math.floor(math.log10(value))
         return f"{value / 10.0**exponent:.3g}{TIMES_TEN}{str(exponent).translate(SUPERSCRIPTS)}"
     text = f"{value:.3g}"
@@ -107,7 +102,7 @@ def number(value: float) -> str:
 def minutes(fraction: float) -> str:
     """A share of time as time per year: `12.3 min`, `5.1 h`, `2.2 d`, `<1 ms`."""
     per_year = fraction * MINUTES_PER_YEAR
-    for unit, size in (("d", 1440.0), ("h", 60.0), ("min", 1.0)):
+    for unit, size in TIME_UNITS[:2]:
         if per_year >= 2.0 * size:
             return f"{number(per_year / size)} {unit}"
     if per_year >= 1.0 or per_year == 0:
@@ -143,20 +138,17 @@ def milliseconds(value: float | None) -> str:
 
 def times(estimate: float, low: float, high: float, *, signed: bool = False) -> tuple[str, str]:
     """A share of time and its limits as time per year, in the unit of the estimate: `6.85 s`, `5.49 to 8.63 s`.
-    `signed`: a difference, each with its sign, in the unit of the largest. Below a millisecond: `<1 ms`, and no
-    limits."""
+    `signed`: a difference, each with its sign, in the unit of the largest. Below a millisecond: `<1 ms`, no limits."""
     name, size = time_unit([estimate] if estimate and not signed else [estimate, low, high])
     if size == TIME_UNITS[-1][1] / MINUTES_PER_YEAR and max(abs(low), abs(high), abs(estimate)) < size and high:
         return "<1 ms", ""
-    write = signed_number if signed else number
-    value, begin, end = (write(share / size) for share in (estimate, low, high))
+    value, begin, end = ((signed_number if signed else number)(share / size) for share in (estimate, low, high))
     return f"{value} {name}", f"{begin} to {end} {name}"
 
 
 def bound(value: Estimate, text: Callable[[float], str]) -> str:
     """What a value says that is an upper limit only."""
-    begin = "weights degenerate" if value.degenerate else "none seen"
-    return f"{begin}, at most {text(value.ci_high)}"
+    return f"{'weights degenerate' if value.degenerate else 'none seen'}, at most {text(value.ci_high)}"
 
 
 def interval(value: Estimate, text: Callable[[float], str]) -> str:
@@ -170,8 +162,7 @@ def time_interval(value: Estimate) -> str:
     """The same of a share of time, as time per year in the unit of the estimate."""
     if value.one_sided:
         return f"at most {minutes(value.ci_high)}, one-sided"
-    limits = times(value.estimate, value.ci_low, value.ci_high)[1].replace(" to ", " – ")
-    return f"{limits}{degenerate(value)}"
+    return times(value.estimate, value.ci_low, value.ci_high)[1].replace(" to ", " – ") + degenerate(value)
 
 
 def degenerate(value: Estimate) -> str:

@@ -1,16 +1,11 @@
 """The Markov answer for a cell of a study, under the names of the study's metrics.
 
 A cell is covered if every parameter that the model knows has a value that it can represent, and every other parameter
-its default. `duration` and `start` do not matter: the answers are those of the long run.
-
-Detection: brokers send a heartbeat every quarter of the session timeout D. A crash falls anywhere in that quarter, so
-the controller notices it after a time between 3/4 D and D, 7/8 D on average. An Erlang time of `PHASES` stages with
-this mean stands for it. The fractions depend on its mean alone, to the first order in D / MTTF.
-
-Exposure: a record that is acknowledged last is written back after `writeback` W, and flushed at a time that is uniform
-over `flush_interval` F, whichever is earlier. An exponential time with the mean of that stands for it: the rates of
-losses depend on the mean alone, to the first order in W / MTTF. With three replicas or more that have to be exposed
-together they depend on the second moment as well, which is that of the exponential for W and not for F.
+its default. Two times of other distributions become exponential times or sums of them, with the same mean
+(docs/theory.md). *Detection*: fractions depend on its mean alone, to the first order in D / MTTF. *Exposure*: an
+acknowledged record is written back after `writeback` W, and flushed at a time that is uniform over `flush_interval`;
+the rates of losses depend on the mean alone, to the first order in W / MTTF. With three replicas or more that have to
+be exposed together they depend on the second moment as well, which is that of the exponential for W and not for F.
 """
 
 from __future__ import annotations
@@ -39,24 +34,19 @@ COVERED = frozenset(
 
 
 def model_of(params: CellParameters) -> Model | None:
-    """The model of a cell, with rates per year; None for a cell that the model does not cover.
-
-    Not covered: generation `v3`; `proactive` before `kip-966`, which is unclean leader election; a time to failure or
-    to repair that is not exponential; any other parameter that is not at its default (`COVERED`); `manual` recovery
-    after unclean failures, which has no long run without a user: partitions stay without a leader; more than 5
-    replicas, or more than 3 if failures are not noticed at once; a flush interval with a min ISR above 2.
-    """
-    untouched = {name: getattr(params, name) for name in COVERED & set(CellParameters.model_fields)}
-    mttf, mttr = params.broker_mttf, params.broker_mttr
-    if mttf is None or not mttf.dist == mttr.dist == "exponential":
-        return None
-    strategy = params.unclean_recovery_strategy
-    if params.generation == "v3" or (params.generation != "kip-966" and strategy != "balanced"):
-        return None
-    waits_for_user = strategy == "manual" and params.unclean_probability > 0.0
-    if params != CellParameters.model_validate(untouched) or waits_for_user:
-        return None
-    if params.flush_interval_ms is not None and params.min_insync_replicas > 2:
+    """The model of a cell, with rates per year; None for a cell that the model does not cover (docs/theory.md), also
+    for generation `v3`, and for `proactive` before `kip-966`, which is unclean leader election."""
+    untouched = {name: getattr(params, name) for name in COVERED}
+    mttf, mttr, strategy = params.broker_mttf, params.broker_mttr, params.unclean_recovery_strategy
+    if (
+        mttf is None
+        or not mttf.dist == mttr.dist == "exponential"
+        or params.generation == "v3"
+        or (params.generation != "kip-966" and strategy != "balanced")
+        or (strategy == "manual" and params.unclean_probability > 0.0)
+        or (params.flush_interval_ms is not None and params.min_insync_replicas > 2)
+        or params != CellParameters.model_validate(untouched)
+    ):
         return None
     rules = Rules(
         generation=params.generation,
@@ -93,9 +83,8 @@ def mean_exposure_ms(params: CellParameters) -> float:
 def answer(params: CellParameters) -> Mapping[str, float] | None:
     """The long-run value of each metric that the model has, by the metric's name; None for a cell not covered.
 
-    Rates are per partition-year, fractions are shares of time. Every value is accurate to about 1e-13 of itself,
-    however small it is. With instant detection there is no `stall_fraction`: it consists of what the model leaves out,
-    the times that messages take.
+    Rates are per partition-year, fractions are shares of time, accurate to about 1e-13 of themselves. With instant
+    detection there is no `stall_fraction`: it consists of what the model leaves out, the times that messages take.
     """
     model = model_of(params)
     return None if model is None else {name: found.value for name, found in solved(model).items()}

@@ -8,7 +8,6 @@ counts events from a start with all brokers up.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +27,6 @@ COVERS = (
     "balanced, or proactive with generation kip-966, everything else at its default; up to 5 replicas, or 3 where "
     "detection is not instant"
 )
-_BUILT_IN_FAILURES = 1_800
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +44,9 @@ def default_cells() -> list[ValidationCell]:
     0.1 to 1 of all failures loses records; the others are clean shutdowns, or crashes that lose nothing; nothing is
     written back. These have plain trials; cells of rarer losses follow, which have importance sampling."""
     built_in, source = declared(_BuiltIn, __file__, "cells.yaml"), "built-in cells"
-    cells = [generation | setting for setting in built_in.settings for generation in built_in.generations]
-    common = [
-        _cell(cell, source, f"cells[{index}]", _BUILT_IN_FAILURES)
-        for index, cell in enumerate([*cells, *built_in.detection])
-    ]
+    given = [generation | setting for setting in built_in.settings for generation in built_in.generations]
+    given += built_in.detection
+    common = [_cell(cell, source, f"cells[{index}]", failures=1_800) for index, cell in enumerate(given)]
     plain = [replace(cell, parameters=cell.parameters.model_copy(update={"estimator": "plain"})) for cell in common]
     return plain + [_cell(setting, source, f"rare[{index}]") for index, setting in enumerate(built_in.rare)]
 
@@ -75,10 +71,9 @@ def _of_study(raw: dict[str, object], source: str) -> list[ValidationCell]:
     if "trials" not in raw and "precision" not in raw:
         raw = raw | {"trials": MIN_TRIALS}
     study = study_from({"name": "validation"} | raw, source)
-    cells = [ValidationCell(cell.swept, cell.parameters, study.max_trials) for cell in study.cells]
-    for index, cell in enumerate(cells):
-        _require_model(cell.parameters, source, f"cells[{index}]")
-    return cells
+    for cell in study.cells:
+        _require_model(cell.parameters, source, f"cells[{cell.index}]")
+    return [ValidationCell(cell.swept, cell.parameters, study.max_trials) for cell in study.cells]
 
 
 def _cell(values: Mapping[str, object], source: str, place: str, failures: int = MAX_FAILURES) -> ValidationCell:
@@ -95,10 +90,10 @@ def _cell(values: Mapping[str, object], source: str, place: str, failures: int =
 
 def _resolved(given: Mapping[str, object], source: str, place: str) -> CellParameters:
     """The parameters of a cell, as those of a study that consists of it."""
-    base = {name: value for name, value in given.items() if name not in TOP_LEVEL}
-    top = {name: value for name, value in given.items() if name in TOP_LEVEL}
+    top = {name: given[name] for name in given if name in TOP_LEVEL}
+    base = {name: given[name] for name in given if name not in top}
     try:
-        (cell,) = study_from({"name": "validation", "trials": MIN_TRIALS, "base": base} | top, source).cells
+        (cell,) = study_from({"name": "validation", "trials": MIN_TRIALS, "base": base, **top}, source).cells
     except InputError as error:
         field = f"{place}.{error.field.removeprefix('base.')}"
         raise InputError(error.source, field, error.found, error.allowed) from error
@@ -113,8 +108,3 @@ def _require_model(parameters: CellParameters, source: str, place: str) -> None:
     obstacle = obstacle_to_importance(parameters)
     if parameters.estimator == "importance" and obstacle:
         raise InputError(source, f"{place}.estimator", "importance", f"auto or plain, as {obstacle}")
-
-
-def usable_processors() -> int:
-    """How many processors this process may use."""
-    return len(os.sched_getaffinity(0))

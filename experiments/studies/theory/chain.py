@@ -1,7 +1,6 @@
 """Continuous-time Markov chains: states found from a transition function, and answers that are exact to rounding.
 
-A chain is given by its start state and a function that lists the flows out of a state. :func:`explore` visits every
-reachable state once, breadth first. For a chain with generator Q three questions are answered:
+For a chain with generator Q three questions are answered:
 
 - the stationary distribution, pi Q = 0 with sum(pi) = 1;
 - the long-run rate of an event that flows carry, sum over flows of pi[source] * rate * count;
@@ -10,19 +9,18 @@ reachable state once, breadth first. For a chain with generator Q three question
 
 Chains of up to `DENSE` states are solved by the elimination of Grassmann, Taksar and Heyman (GTH; Operations Research
 33, 1985, pp. 1107-1116). It adds, multiplies and divides positive numbers only, so nothing cancels: every component of
-pi has a small *relative* error, however small it is (O'Cinneide, Numerische Mathematik 65, 1993). A plain solve of
-pi Q = 0 has a small absolute error instead, and returns noise for a probability of 1e-20.
+pi has a small *relative* error, however small it is (O'Cinneide, Numerische Mathematik 65, 1993).
 
 Larger chains are solved by a sparse LU factorization with pivots on the diagonal only, of the equations without those
 of the first state. The matrix is an M-matrix: off its diagonal, the elimination adds numbers of one sign, as GTH does.
 On the diagonal it subtracts the probability of a return to the state, and that is far from cancelling where most flows
-lead back to the first state (all brokers run). The tests compare the two eliminations, component by component.
+lead back to the first state (all brokers run).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -62,8 +60,7 @@ class Chain(Generic[State]):
 
     def event_rate(self, event: str, probabilities: Array) -> float:
         """The long-run number of `event` per unit of time, given the stationary `probabilities`."""
-        counts = self._counts(event)
-        return float(np.sum(probabilities[self.sources] * self.rates * counts))
+        return float(np.sum(probabilities[self.sources] * self.rates * self._counts(event)))
 
     def share(self, holds: Callable[[State], bool], probabilities: Array) -> tuple[float, float]:
         """The long-run share of time in states for which `holds` is true, and how often per unit of time it begins."""
@@ -77,8 +74,7 @@ class Chain(Generic[State]):
         counts = self._counts(event)
         if not counts.any():
             return float("inf")
-        targets = np.where(counts > 0, 0, self.targets)
-        probabilities = _stationary(self.sources, targets, self.rates, len(self.states))
+        probabilities = replace(self, targets=np.where(counts > 0, 0, self.targets)).stationary()
         rate = float(np.sum(probabilities[self.sources] * self.rates * (counts > 0)))
         return float("inf") if rate == 0.0 else 1.0 / rate
 
@@ -87,28 +83,21 @@ class Chain(Generic[State]):
 
 
 def explore(start: State, flows: Callable[[State], Iterable[Flow[State]]], at_most: int = 1_000_000) -> Chain[State]:
-    """The chain of all states that `flows` reaches from `start`. ValueError if there are more than `at_most`."""
-    indices = {start: 0}
-    states = [start]
-    sources: list[int] = []
-    targets: list[int] = []
-    rates: list[float] = []
-    events: list[tuple[str, ...]] = []
-    position = 0
-    while position < len(states):
-        for flow in flows(states[position]):
-            target = indices.setdefault(flow.target, len(states))
+    """The chain of all states that `flows` (out of a state) reach from `start`. ValueError for more than `at_most`."""
+    indices, states = {start: 0}, [start]
+    found: list[tuple[int, int, float, tuple[str, ...]]] = []
+    for position, state in enumerate(states):
+        for rate, reached, events in flows(state):
+            target = indices.setdefault(reached, len(states))
             if target == len(states):
-                states.append(flow.target)
+                states.append(reached)
                 if len(states) > at_most:
                     raise ValueError(f"the chain has more than {at_most} states")
-            if target != position or flow.events:
-                sources.append(position)
-                targets.append(target)
-                rates.append(flow.rate)
-                events.append(flow.events)
-        position += 1
-    return Chain(states, np.array(sources, dtype=int), np.array(targets, dtype=int), np.array(rates), events)
+            if target != position or events:
+                found.append((position, target, rate, events))
+    ends = np.array([(source, target) for source, target, *_ in found], dtype=int).reshape(-1, 2)
+    rates = np.array([rate for _, _, rate, _ in found])
+    return Chain(states, ends[:, 0], ends[:, 1], rates, [events for *_, events in found])
 
 
 def gth(rates: Array) -> Array:
@@ -122,8 +111,8 @@ def gth(rates: Array) -> Array:
     for last in range(size - 1, 0, -1):
         work[:last, last] = work[:last, last] / work[last, :last].sum()
         work[:last, :last] += np.outer(work[:last, last], work[last, :last])
-    weights = np.zeros_like(work[0]) if work.dtype != object else np.array([0 * work[0, 0]] * size, dtype=object)
-    weights[0] = 1 + weights[0]
+    weights = np.zeros_like(work[0])
+    weights[0] = 1
     for state in range(1, size):
         weights[state] = weights[:state] @ work[:state, state]
     return np.asarray(weights / weights.sum())
@@ -132,8 +121,7 @@ def gth(rates: Array) -> Array:
 def eliminate_sparse(sources: Array, targets: Array, rates: Array, size: int) -> Array:
     """The stationary distribution of an irreducible chain of `size` states by a sparse LU factorization.
 
-    `sources`, `targets` and `rates` are the flows, none from a state to itself. A state with a large probability should
-    be the first one.
+    `sources`, `targets` and `rates` are the flows, none from a state to itself. The first state should be a likely one.
     """
     inflow = coo_array((rates, (targets, sources)), shape=(size, size)).tocsc()
     outflow = np.bincount(sources, weights=rates, minlength=size)

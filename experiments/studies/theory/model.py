@@ -1,25 +1,7 @@
 """The Markov model of one partition: who is up, who may lead, and whose log holds what was acknowledged.
 
-Assumptions. They are those of docs/theory.md, which says how well a study meets each.
-
-1. Brokers fail independently at the rate `fail` while they run; repairs take exponential times of rate `repair`.
-2. A failure is unclean with probability `unclean`, otherwise a controlled shutdown, which flushes the log. An unclean
-   one loses everything that was not flushed with probability `lossy`. A flush by policy, or the kernel that writes the
-   page cache back, makes what a log holds durable after an exponential time of rate `write_back`. While writes go on
-   the last record is always younger than that.
-3. The controller notices an unclean failure after an Erlang time of `phases` stages, each of rate `notice`; with no
-   stages at once. A broker that is repaired earlier waits until then (its former session must expire first).
-4. Elections, recoveries, catch-up and changes of the ISR take no time. Every running broker is in the ISR while there
-   is a leader that runs.
-5. Writes are continuous: whenever the leader and all of the ISR run and the ISR has min ISR members, a record is
-   acknowledged that the ISR alone holds.
-6. A loss is the start of a leader whose log lacks an acknowledged record. What it lacks is then no longer counted:
-   the same records cannot be lost twice.
-7. Where several replicas are equally entitled to lead, each is chosen with the same probability.
-
-The rules are those of KIP-497 and KIP-966 and of Kafka's code, which `protocol/controller/partition_change.py` and
-`recovery_decisions.py` follow as well. They are written down here a second time and not called, so that the chain is a
-check of the protocol:
+docs/theory.md lists the assumptions. The rules are those of KIP-497 and KIP-966 and of Kafka's code, written here a
+second time, beside those of `protocol/controller`, so that the chain is a check of the protocol:
 
 | generation | who leaves the ISR becomes | without a running ISR member the leader is |
 |---|---|---|
@@ -32,12 +14,10 @@ are emptied when the ISR reaches min ISR. A proactive recovery elects the replic
 run, as soon as one does; a balanced one does so once the ELR is empty and all of the last known ELR run. Either waits
 for the answers of brokers that have failed without the controller's knowledge.
 
-Logs are compared by what they hold of the acknowledged records. In this respect the logs of all replicas are prefixes
-of one sequence, so a log is a *level*: how far it reaches in that sequence. Only the order of levels matters, and
-whether a level is zero (nothing that was acknowledged is held); :func:`canonical` numbers them 0, 1, 2, ...
-
-Brokers are exchangeable: a state is the multiset of its replicas, held as a sorted tuple. What cannot influence the
-future is removed from a state, so that equal futures are equal states.
+Logs are compared by what they hold of the acknowledged records, of which each holds a prefix. So a log is a *level*:
+how far it reaches. Only the order of levels matters, and whether a level is zero; :func:`canonical` numbers them 0, 1,
+2, ... Brokers are exchangeable: a state is the multiset of its replicas, held as a sorted tuple. What cannot influence
+the future is removed from a state, so that equal futures are equal states.
 """
 
 from __future__ import annotations
@@ -53,8 +33,7 @@ Generation = Literal["kip-497", "kip-966-elr", "kip-966"]
 Strategy = Literal["proactive", "balanced", "manual"]
 
 RUNNING, UNNOTICED, RESTARTED, DOWN = range(4)
-"""What the broker of a replica does: it runs; it has failed, and the controller does not know; likewise, and it is
-repaired; it is fenced and down."""
+"""The broker of a replica runs; has failed, and the controller does not know; likewise, and is repaired; is fenced."""
 NO_MEMBER, ISR, ELR, LAST_KNOWN_ELR = range(4)
 """The set of the partition that a replica is a member of."""
 
@@ -111,13 +90,16 @@ class Rules:
 
 
 def canonical(rules: Rules, acked: int, replicas: Iterable[Replica]) -> ChainState:
-    """The state without what cannot influence the future, levels renumbered, replicas sorted."""
+    """The state without what cannot influence the future, levels renumbered, replicas sorted. If failures are noticed
+    at once, who leads does not matter: let it be the first member of the ISR."""
     kept = [_relevant(rules, acked, replica) for replica in replicas]
     levels = sorted({0, acked, *(replica.log for replica in kept), *(replica.flushed for replica in kept)})
     number = {level: index for index, level in enumerate(levels)}
     kept = sorted(replica._replace(log=number[replica.log], flushed=number[replica.flushed]) for replica in kept)
     if not rules.phases and any(replica.leads for replica in kept):
-        kept = _lead_by_first(kept)
+        kept = sorted(replica._replace(leads=False) for replica in kept)
+        first = next(index for index, replica in enumerate(kept) if replica.member == ISR)
+        kept[first] = kept[first]._replace(leads=True)
     return ChainState(number[acked], tuple(kept))
 
 
@@ -132,19 +114,8 @@ def _relevant(rules: Rules, acked: int, replica: Replica) -> Replica:
     return replica._replace(member=member, log=log, flushed=flushed, clean=replica.clean and member == ELR)
 
 
-def _lead_by_first(replicas: list[Replica]) -> list[Replica]:
-    """If failures are noticed at once, who leads does not matter: let it be the first member of the ISR."""
-    without = sorted(replica._replace(leads=False) for replica in replicas)
-    first = next(index for index, replica in enumerate(without) if replica.member == ISR)
-    without[first] = without[first]._replace(leads=True)
-    return without
-
-
 LOSS = "loss"
 UNCLEAN_RECOVERY = "unclean recovery"
-
-Outcome = tuple[float, ChainState, tuple[str, ...]]
-"""A probability, a state, and the events on the way to it."""
 
 
 class _Place:
@@ -169,15 +140,13 @@ class _Place:
 
 class Partition:
     """A partition during one event. A method named like an event is called with the index of the replica whose broker
-    it concerns; then :meth:`settle` gives the states that follow."""
+    it concerns, then :meth:`settle`."""
 
     def __init__(self, rules: Rules, state: ChainState) -> None:
         self._rules = rules
         self._acked = state.acked
         self._places = [_Place(replica) for replica in state.replicas]
         self._events: tuple[str, ...] = ()
-
-    # -- events --------------------------------------------------------------------------------------------------------
 
     def shut_down(self, index: int) -> None:
         """A controlled shutdown: the controller knows, and the log is flushed."""
@@ -190,8 +159,7 @@ class Partition:
     def crash(self, index: int) -> None:
         """An unclean failure that loses nothing."""
         place = self._places[index]
-        place.process, place.clean = UNNOTICED, False
-        place.phases = self._rules.phases
+        place.process, place.clean, place.phases = UNNOTICED, False, self._rules.phases
         if not place.phases:
             place.process = DOWN
             self._fence(place)
@@ -225,8 +193,6 @@ class Partition:
         place = self._places[index]
         place.flushed = place.log
 
-    # -- ISR and ELR ---------------------------------------------------------------------------------------------------
-
     def _members(self, member: int) -> list[_Place]:
         return [place for place in self._places if place.member == member]
 
@@ -248,10 +214,9 @@ class Partition:
             place.member = LAST_KNOWN_ELR if self._rules.generation == "kip-966" else NO_MEMBER
         place.process, place.clean = RUNNING, False
 
-    # -- elections -----------------------------------------------------------------------------------------------------
-
-    def settle(self) -> Iterator[Outcome]:
-        """Elects a leader if there is none and one is possible, lets replicas catch up, and acknowledges a write."""
+    def settle(self) -> Iterator[tuple[float, ChainState, tuple[str, ...]]]:
+        """Elects a leader if there is none and one is possible, lets replicas catch up, and acknowledges a write: the
+        states that follow, with their probabilities and the events on the way to them."""
         if any(place.leads for place in self._places):
             yield 1.0, self._serve(), self._events
             return
@@ -313,24 +278,20 @@ class Partition:
             for place in self._places:
                 if place.process == RUNNING:
                     place.member, place.log = ISR, self._acked
-            if all(place.process == RUNNING for place in self._members(ISR)):
-                self._acknowledge()
+            isr = self._members(ISR)
+            if len(isr) >= self._rules.min_isr and all(place.process == RUNNING for place in isr):
+                self._acked += 1
+                for place in isr:
+                    place.log = self._acked
         if leader is not None and len(self._members(ISR)) >= self._rules.min_isr:
             for place in self._places:
                 place.member = ISR if place.member == ISR else NO_MEMBER
         return canonical(self._rules, self._acked, [place.frozen() for place in self._places])
 
-    def _acknowledge(self) -> None:
-        isr = self._members(ISR)
-        if len(isr) >= self._rules.min_isr:
-            self._acked += 1
-            for place in isr:
-                place.log = self._acked
-
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The `rules`, the number of `replicas`, and the rates and probabilities of the assumptions above."""
+    """The `rules`, the number of `replicas`, and rates and probabilities (docs/theory.md); `notice`: of a stage."""
 
     rules: Rules
     replicas: int
@@ -354,12 +315,11 @@ class Model:
                 continue
             count = state.replicas.count(replica)
             for rate, happens in self._happenings(replica):
-                if rate == 0.0:
-                    continue
-                partition = Partition(self.rules, state)
-                happens(partition, index)
-                for share, target, events in partition.settle():
-                    yield Flow(count * rate * share, target, events)
+                if rate > 0.0:
+                    partition = Partition(self.rules, state)
+                    happens(partition, index)
+                    for share, target, events in partition.settle():
+                        yield Flow(count * rate * share, target, events)
 
     def _happenings(self, replica: Replica) -> Iterator[tuple[float, Callable[[Partition, int], None]]]:
         """What may happen to the broker of a replica, with the rates."""

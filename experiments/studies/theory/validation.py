@@ -1,11 +1,8 @@
 """The simulation against the Markov chain: many trials of a cell, and for each metric how far apart the two are.
 
-Trials are sized by the chain: as many as give `WANTED_EVENTS` of the rarest metric that can be had within a number of
-broker failures. Metrics of which fewer than `MIN_EVENTS` are expected are left out (:func:`left_out`).
-
-Metrics that are too rare for plain trials are compared by importance sampling (`trials/importance.py`), by
-`WEIGHTED_TRIALS` trials of some 25 cycles each (:func:`parts`). Their values are sums of weights, so all of the
-variance is that of the trials; results that are worth fewer than `LEAST_EFFECTIVE` events of equal weight are left out.
+docs/theory.md says how trials are sized, which metrics are compared by importance sampling or left out, and when a cell
+is repeated. In importance sampling values are sums of weights, so all of the variance is that of the trials; results
+that are worth fewer than `LEAST_EFFECTIVE` events of equal weight are left out.
 
 The z-score compares the sum over trials with the value that the chain predicts. If the chain is right, the sum behaves
 like a sum of random portions at the times of a Poisson process, which a gamma distribution of the same mean and
@@ -13,17 +10,16 @@ variance describes well, including its skewness; a normal one would make low sum
 The variance is that of the trials, scaled to the predicted mean (a sum of random portions has a variance proportional
 to its mean), and at least Poisson's for counts. The probability of a smaller sum becomes a quantile of Student's t,
 because the variance is estimated, and then z.
-
-One of a thousand results lies beyond 99.9 % by chance, and a run has some hundred results. So a cell with such a result
-is repeated with twice as many new trials, and those alone count: chance does not do it twice, an error does.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future, as_completed
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from scipy.special import gammainc, gammaincc, ndtri, stdtr
 
@@ -142,23 +138,22 @@ def left_out(cell: ValidationCell, found: Collection[str]) -> Iterator[str]:
         yield f"{metric}: {few}, {MIN_EVENTS} of them would take {needed:,} trials; not compared"
 
 
-# -- trials ------------------------------------------------------------------------------------------------------------
+@contextmanager
+def mapping(jobs: int | None) -> Iterator[Callable[..., Iterable[Any]]]:
+    """The function `map`, in that many processes (1: in this one; None: as many as there are processors to use)."""
+    jobs = jobs or len(os.sched_getaffinity(0))
+    if jobs == 1:
+        yield map
+    else:
+        with process_pool(jobs, "spawn") as pool:
+            yield pool.map
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """Trials `first` up to, not including, `stop` of the cell with that index."""
-
-    cell: int
-    parameters: CellParameters
-    first: int
-    stop: int
-
-    def run(self) -> list[Measures]:
-        """Every cell has trials of its own (no common random numbers), so that z-scores are independent."""
-        seeds = [trial_seed(0, number, self.parameters) for number in range(self.first, self.stop)]
-        trial = run_importance_trial if self.parameters.estimator == "importance" else run_trial
-        return [measure(trial(self.parameters, seed).rows) for seed in seeds]
+def _measured(parameters: CellParameters, first: int, stop: int) -> list[Measures]:
+    """Every cell has trials of its own (no common random numbers), so that z-scores are independent."""
+    trial = run_importance_trial if parameters.estimator == "importance" else run_trial
+    seeds = (trial_seed(0, number, parameters) for number in range(first, stop))
+    return [measure(trial(parameters, seed).rows) for seed in seeds]
 
 
 Report = Callable[[int, int], None]
@@ -167,7 +162,7 @@ Report = Callable[[int, int], None]
 
 def validate(
     cells: Sequence[ValidationCell],
-    jobs: int,
+    jobs: int | None,
     report: Report = lambda done, total: None,
     doubt: Callable[[CellComparison], None] = lambda first: None,
 ) -> list[CellComparison]:
@@ -178,10 +173,8 @@ def validate(
     cells = [part for cell in cells for part in parts(cell)]
     found = compare(cells, jobs, report)
     again = [index for index, items in enumerate(found) if not all(item.agrees for item in items)]
-    for index in again:
-        for item in found[index]:
-            if not item.agrees:
-                doubt(item)
+    for item in (item for index in again for item in found[index] if not item.agrees):
+        doubt(item)
     repeated = [replace(cells[i], first=cells[i].first + cells[i].trials, trials=2 * cells[i].trials) for i in again]
     for index, items in zip(again, compare(repeated, jobs, report), strict=True):
         found[index] = items
@@ -189,7 +182,7 @@ def validate(
 
 
 def compare(
-    cells: Sequence[ValidationCell], jobs: int, report: Report = lambda done, total: None
+    cells: Sequence[ValidationCell], jobs: int | None, report: Report = lambda done, total: None
 ) -> list[list[CellComparison]]:
     """The comparisons of each cell, after its trials have run in `jobs` processes, on which the result does not depend.
 
@@ -197,40 +190,25 @@ def compare(
     """
     answers = [solved(cell.model) for cell in cells]
     tasks = [
-        _Task(index, cell.parameters, first, min(first + TRIALS_PER_TASK, cell.first + cell.trials))
+        (index, first, min(first + TRIALS_PER_TASK, cell.first + cell.trials))
         for index, cell in enumerate(cells)
         for first in range(cell.first, cell.first + cell.trials, TRIALS_PER_TASK)
     ]
     total, done = sum(cell.trials for cell in cells), 0
-    measured: dict[int, list[Measures]] = {}
-    for index, measures in _results(tasks, jobs):
-        measured[index] = measures
-        done += len(measures)
-        report(done, total)
     trials: list[list[Measures]] = [[] for _ in cells]
-    for index, task in enumerate(tasks):
-        trials[task.cell].extend(measured[index])
+    with mapping(jobs) as run:
+        arguments = zip(*((cells[index].parameters, first, stop) for index, first, stop in tasks), strict=True)
+        for (index, *_), measures in zip(tasks, run(_measured, *arguments) if tasks else (), strict=True):
+            trials[index] += measures
+            done += len(measures)
+            report(done, total)
     return [list(compared(*parts)) for parts in zip(cells, answers, trials, strict=True)]
-
-
-def _results(tasks: Sequence[_Task], jobs: int) -> Iterator[tuple[int, list[Measures]]]:
-    """What the trials of each task measured, by its index, as they are complete."""
-    if jobs == 1 or not tasks:
-        yield from ((index, task.run()) for index, task in enumerate(tasks))
-        return
-    with process_pool(jobs, "spawn") as pool:
-        futures: dict[Future[list[Measures]], int] = {pool.submit(task.run): i for i, task in enumerate(tasks)}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
-
-
-# -- comparison --------------------------------------------------------------------------------------------------------
 
 
 def compared(
     cell: ValidationCell, answers: Mapping[str, Answer], trials: Sequence[Measures]
 ) -> Iterator[CellComparison]:
-    """The metrics of a cell of which enough events are expected, or seen."""
+    """The metrics of a cell of which enough events are expected, or seen; if weighted, of enough effective number."""
     exposures = [trial.exposure for trial in trials]
     for metric, answer in answers.items():
         if cell.metrics is not None and metric not in cell.metrics:
@@ -238,20 +216,15 @@ def compared(
         column = BY_NAME[metric].column
         values = [trial.values[column] for trial in trials]
         sums = Sums.of(values, exposures, sum(trial.events[column] for trial in trials))
-        if not _says_enough(sums, answer, cell.is_weighted):
+        if cell.is_weighted and sums.value**2 < LEAST_EFFECTIVE * sums.variance:
+            continue
+        if max(sums.events, 0.0 if cell.is_weighted else answer.events * sums.exposure) < MIN_EVENTS:
             continue
         size = assumed_sizes(cell.parameters)[column]
         sums = sums.with_mean_weight(size) if cell.is_weighted else sums
         limits = (rate_limits if metric in RATES else fraction_limits)(sums, size)
         z = z_score(sums, answer.value, is_count=metric in RATES, is_weighted=cell.is_weighted)
         yield CellComparison(cell.given, metric, sums.ratio, *limits, answer.value, z, len(trials), sums.events)
-
-
-def _says_enough(sums: Sums, answer: Answer, weighted: bool) -> bool:
-    """Whether a result is worth a comparison: by the events seen or expected, or by their effective number."""
-    if weighted:
-        return sums.events >= MIN_EVENTS and sums.value**2 >= LEAST_EFFECTIVE * sums.variance
-    return max(sums.events, answer.events * sums.exposure) >= MIN_EVENTS
 
 
 def z_score(sums: Sums, expected: float, *, is_count: bool, is_weighted: bool = False) -> float:

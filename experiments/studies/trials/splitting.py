@@ -19,8 +19,8 @@ exactly one stage. The stages of one trial depend on each other; trials do not, 
 Everything else in the trace (states, crashes, failovers), and the exposure, is that of one plain trial with weight 1:
 the first path of stage 0, continued to the end. So shares of time are estimated as in plain sampling.
 
-A simulated cluster cannot be copied: a path is repeated from its beginning, with the same random numbers up to the time
-at which it reached the level, and with its own from there on (`failures/branching.py`).
+A simulated cluster cannot be copied. A path is repeated from its beginning, with the same random numbers up to the time
+at which it reached the level, and with its own from there on (`failures/timeline.py`).
 
 Levels are chosen by a pilot on `PILOT` timelines without a cluster: the first level that fewer than half of them reach,
 each next one that at most half of those reach, and where the pilot sees none, every one up to what a loss takes. Where
@@ -41,9 +41,8 @@ from experiments.engines.sim.memory import rare_collections
 from experiments.studies.design.estimator import lost_tails
 from experiments.studies.design.model import CellParameters
 from experiments.studies.design.placement import assignments
-from experiments.studies.failures.branching import BranchingTimeline
 from experiments.studies.failures.sources import Branch
-from experiments.studies.failures.timeline import DrawnTimeline, Event, events_until, warm_up_ms
+from experiments.studies.failures.timeline import BranchingTimeline, DrawnTimeline, Event, events_until, warm_up_ms
 from experiments.studies.trace.kinds import (
     FOLLOWED,
     AcknowledgedLoss,

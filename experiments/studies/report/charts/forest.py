@@ -18,13 +18,13 @@ from experiments.studies.report.charts.theme import (
     ChartRow,
     axis,
     finished,
-    fitting,
     floor_of,
+    labels,
     scalable,
     spans,
     written,
 )
-from experiments.studies.report.settings import Group
+from experiments.studies.report.settings import Group, Setting
 from experiments.studies.report.words import (
     bound,
     capitalised,
@@ -52,9 +52,10 @@ def scaling_of(metric: Metric, values: Sequence[float]) -> tuple[float, str, boo
 
 def estimates_chart(metric: Metric, groups: Sequence[Group]) -> Chart:
     """The metric of every setting, with its interval."""
-    estimates = [setting.estimates.estimates[metric.name] for group in groups for setting in group.settings]
+    settings = [setting for group in groups for setting in group.settings]
+    estimates = [setting.estimates.estimates[metric.name] for setting in settings]
     factor, unit, scaled = scaling_of(metric, [each.estimate or each.ci_high for each in estimates])
-    rows = [_row(metric, group, position, factor) for group in groups for position in range(len(group.settings))]
+    rows = [_row(metric, setting, factor) for setting in settings]
     floor = floor_of([row["estimate"] for row in rows], [row["high"] for row in rows])
     logs = scaled or spans(row["estimate"] for row in rows)
     for index, row in enumerate(rows):
@@ -67,43 +68,35 @@ def estimates_chart(metric: Metric, groups: Sequence[Group]) -> Chart:
     )
     text = f"datum.seen ? {written('datum.estimate')} : 'none seen, at most ' + {written('datum.high')}"
     text = text if scaled else "datum.short"
-    layers = [
-        base.mark_rule(strokeWidth=6, strokeCap="round", opacity=0.35, yOffset=MARK_DY).encode(
-            x=x, x2="high:Q", y=y, color=colour
-        ),
-        *_points(rows, base, y, colour),
-        *_names(base, y, text),
-    ]
-    note = f"{capitalised(metric.meaning)}: the point is the estimate, the bar its 95 % interval."
-    return finished(
-        layers,
-        ROW * len(rows),
-        rows,
-        name=metric.name,
-        title=capitalised(metric.noun),
-        note=note,
-        scaled=scaled,
-    )
-
-
-def _points(rows: Sequence[ChartRow], base: alt.Chart, y: alt.Y, colour: alt.Color) -> list[alt.Chart]:
-    """The estimates; where nothing was seen an arrow to the left."""
     marks = {
         True: base.mark_point(filled=True, size=90, opacity=1, yOffset=MARK_DY).encode(x=alt.X("estimate:Q")),
         False: base.mark_point(shape="triangle-left", filled=True, size=70, opacity=1, yOffset=MARK_DY).encode(
             x=alt.X("low:Q")
         ),
     }
-    return [
-        marks[seen].transform_filter(alt.datum.seen == seen).encode(y=y, color=colour, tooltip=_tooltip())
-        for seen in sorted({bool(row["seen"]) for row in rows})
+    layers = [
+        base.mark_rule(strokeWidth=6, strokeCap="round", opacity=0.35, yOffset=MARK_DY).encode(
+            x=x, x2="high:Q", y=y, color=colour
+        ),
+        *(
+            marks[seen].transform_filter(alt.datum.seen == seen).encode(y=y, color=colour, tooltip=_tooltip())
+            for seen in sorted({bool(row["seen"]) for row in rows})
+        ),
+        *_names(base, y, text),
     ]
+    return finished(
+        layers,
+        ROW * len(rows),
+        rows,
+        name=metric.name,
+        title=capitalised(metric.noun),
+        note=f"{capitalised(metric.meaning)}: the point is the estimate, the bar its 95 % interval.",
+        scaled=scaled,
+    )
 
 
-def _row(metric: Metric, group: Group, position: int, factor: float) -> ChartRow:
-    setting = group.settings[position]
-    value = setting.estimates.estimates[metric.name]
-    text = in_words(metric)
+def _row(metric: Metric, setting: Setting, factor: float) -> ChartRow:
+    value, text = setting.estimates.estimates[metric.name], in_words(metric)
     if metric.estimator is FRACTION:
         shown, limits = times(value.estimate, value.ci_low, value.ci_high)
     else:
@@ -121,14 +114,7 @@ def _row(metric: Metric, group: Group, position: int, factor: float) -> ChartRow
 
 
 def _names(base: alt.Chart, y: alt.Y, text: str) -> list[alt.Chart]:
-    """The name of each row at the left; its number at the right unless the chart is too narrow for both."""
-    name = base.mark_text(align="left", baseline="middle", yOffset=NAME_DY, fontWeight=600, limit=alt.expr("width"))
-    value = base.transform_calculate(whole=text).transform_calculate(text=fitting("datum.whole"))
-    value = value.mark_text(align="right", baseline="middle", yOffset=NAME_DY)
-    return [
-        name.encode(x=alt.value(0), y=y, text="name:N"),
-        value.encode(x=alt.value("width"), y=y, text="text:N"),
-    ]
+    return labels(base, base.transform_calculate(whole=text), y, "datum.whole", NAME_DY)
 
 
 def _tooltip() -> list[alt.Tooltip]:

@@ -47,27 +47,24 @@ def _swept(setting: Setting) -> dict[str, object]:
 
 
 def _values(settings: Sequence[Setting], name: str) -> list[str]:
-    """The values of a swept parameter as the file gives them, without repetition, in the order of the file."""
+    """The different values of a swept parameter as the file gives them, in the order of the file."""
     return list(dict.fromkeys(shown(_swept(setting)[name]) for setting in settings))
 
 
 def heat_maps(metric: Metric, groups: Sequence[Group]) -> Iterator[Chart]:
     """The metric over the two swept parameters with the most values, for each combination of the others."""
     settings = _all(groups)
-    names = sorted(
-        (name for name in _swept(settings[0]) if len(_values(settings, name)) > 1),
-        key=lambda name: -len(_values(settings, name)),
-    )
+    counts = {name: len(_values(settings, name)) for name in _swept(settings[0])}
+    names = sorted((name for name in counts if counts[name] > 1), key=lambda name: -counts[name])
     if len(names) < 2:
         return
-    across, down = names[0], names[1]
     others: dict[str, list[Setting]] = {}
     for setting in settings:
         rest = {name: value for name, value in _swept(setting).items() if name in names[2:]}
         others.setdefault(cell_name(rest) if rest else "", []).append(setting)
     for index, (title, found) in enumerate(list(others.items())[:MAPS_AT_MOST]):
         if len(found) > 2:
-            yield _heat_map(metric, found, (across, down), title, index)
+            yield _heat_map(metric, found, (names[0], names[1]), title, index)
 
 
 def _heat_map(metric: Metric, settings: Sequence[Setting], names: tuple[str, str], title: str, index: int) -> Chart:
@@ -102,26 +99,16 @@ def _heat_map(metric: Metric, settings: Sequence[Setting], names: tuple[str, str
         ),
         base.transform_calculate(text=label).mark_text(fontSize=13).encode(text="text:N", fill=ink),
     ]
-    return finished(
-        layers,
-        TILE * len({row["down"] for row in rows}),
-        rows,
-        name=f"map-{index}",
-        title=title,
-        scaled=scaled,
-    )
+    height = TILE * len({row["down"] for row in rows})
+    return finished(layers, height, rows, name=f"map-{index}", title=title, scaled=scaled)
 
 
 def _shade(value: float, lowest: float, highest: float) -> float:
     """Where a value is between the lowest and the highest, by ratios: 0.15 to 1."""
     if lowest <= 0.0 or value <= 0.0:
         return value / highest if highest > 0.0 else 0.0
-    position = _decades(value, lowest) / _decades(highest, lowest)
+    position = math.log10(value / lowest) / math.log10(highest / lowest)
     return 0.15 + 0.85 * min(1.0, max(0.0, position))
-
-
-def _decades(value: float, reference: float) -> float:
-    return math.log10(value / reference)
 
 
 def _tile_axis(name: str, orient: Literal["bottom", "left"]) -> alt.Axis:
@@ -152,8 +139,7 @@ def _axis_title(name: str) -> str:
     if name == "broker_mttf":
         return "failures per broker and year"
     item = PARAMETERS[name]
-    is_time = item.field.endswith("_ms") or item.name in ("broker_mttr", "power_mttr", "rack_power_mttr")
-    unit = "s" if is_time else item.unit
+    unit = "s" if item.field.endswith(("_ms", "_mttr")) else item.unit
     return item.name.replace("_", " ") + (f", {unit}" if unit else "")
 
 
@@ -177,9 +163,8 @@ def _curve(metric: Metric, name: str, points: Sequence[tuple[float, Setting]]) -
     for row in rows:
         row["low"] = max(row["low"], floor)
     base = scalable(rows, ("estimate", "low", "high"), scaled=scaled)
-    log_x = spans(row["x"] for row in rows)
     title = f"{metric.title}, {unit}"
-    x = axis(alt.X, "x:Q", _axis_title(name), alt.Scale(zero=False), 6, logs=log_x)
+    x = axis(alt.X, "x:Q", _axis_title(name), alt.Scale(zero=False), 6, logs=spans(row["x"] for row in rows))
     y = axis(alt.Y, "low:Q", title, alt.Scale(type="linear"), logs=log_y)
     colours, shapes = by_name(lines)
     colour, fill = alt.Color("line:N", scale=colours, title=None), alt.Fill("line:N", scale=colours, legend=None)
@@ -195,12 +180,11 @@ def _curve(metric: Metric, name: str, points: Sequence[tuple[float, Setting]]) -
                      alt.Tooltip("estimate:Q", title=title, format=".3~g")],
         ),
     ]  # fmt: skip
-    words = (f"{row['line']} at {number(row['x'])}: {number(row['estimate'])}." for row in rows)
     return finished(
         layers,
         HEIGHT,
         name=f"curve-{name}",
         title=f"{capitalised(metric.title)} against {_axis_title(name)}",
-        label=" ".join(words),
+        label=" ".join(f"{row['line']} at {number(row['x'])}: {number(row['estimate'])}." for row in rows),
         scaled=scaled,
     )

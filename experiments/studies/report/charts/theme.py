@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import cycle, islice
 from typing import Any, TypeVar
 
 import altair as alt
@@ -20,13 +21,11 @@ ChartRow = dict[str, Any]
 
 _CONFIG = declared(ChartRow, __file__, "theme.yaml")
 PARTITIONS = "partitions"
-STATIC_WIDTH = 760
 SERIES = tuple(f"var(--series-{index})" for index in range(1, 7))
 """Six colours that readers with any colour vision tell apart (Okabe and Ito, 2008), as the page's variables."""
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
 ROW = 46
 _DIGITS = "['⁰','¹','²','³','⁴','⁵','⁶','⁷','⁸','⁹']"
-
 
 Channel = TypeVar("Channel", alt.X, alt.Y)
 
@@ -56,7 +55,8 @@ def finished(
     label: str = "",
     scaled: bool = False,
 ) -> Chart:
-    """One chart of that `height` in pixels, in both forms. `label`: in words, by default those of the `rows`."""
+    """One chart of that `height` in pixels, in both forms. `name`: also in the identifiers of the drawing, so that
+    they are unique in the page; `label`: in words, by default those of the `rows`."""
     label = label or " ".join(f"{row['name']}: {row['words']}." for row in rows)
     chart = alt.LayerChart(layer=list(layers)).properties(height=height)
     if scaled:
@@ -64,15 +64,11 @@ def finished(
     fit = alt.AutoSizeParams(type="fit-x", contains="padding")
     spec = chart.properties(width="container", autosize=fit).configure(**_CONFIG).to_dict()
     spec.pop("$schema", None)
-    svg = vl_convert.vegalite_to_svg(spec | {"width": STATIC_WIDTH})
-    return Chart(name, title, note, label, spec, _unique(svg, name), scaled)
-
-
-def _unique(svg: str, name: str) -> str:
-    """The drawing with identifiers that no other drawing of the page has."""
+    svg = vl_convert.vegalite_to_svg(spec | {"width": 760})
     for reference in ('id="', 'href="#', "url(#"):
         svg = svg.replace(reference, f"{reference}{name}-")
-    return re.sub('width="[^"]*" height="[^"]*" ', "", svg, count=1)
+    svg = re.sub('width="[^"]*" height="[^"]*" ', "", svg, count=1)
+    return Chart(name, title, note, label, spec, svg, scaled)
 
 
 def scalable(rows: Sequence[ChartRow], names: Sequence[str], *, scaled: bool) -> alt.Chart:
@@ -109,8 +105,7 @@ _POWER = f"'10' + (datum.value < 1 ? '⁻' : '') + {_superscript(f'abs({_EXPONEN
 
 def log_axis(title: str | None) -> alt.Axis:
     """The axis of a log scale: lines and labels at powers of ten."""
-    plain = "format(datum.value, ',~r')"
-    label = f"{_IS_POWER} ? (datum.value < 1e-4 || datum.value > 1e5 ? {_POWER} : {plain}) : ''"
+    label = f"{_IS_POWER} ? (datum.value < 1e-4 || datum.value > 1e5 ? {_POWER} : format(datum.value, ',~r')) : ''"
     at_powers = alt.condition(_IS_POWER, alt.value(1), alt.value(0))
     return alt.Axis(title=title, labelExpr=label, labelOverlap=True, gridOpacity=at_powers, tickOpacity=at_powers)
 
@@ -121,28 +116,29 @@ def axis(
     """The field of that name on a log scale if `logs`, otherwise on the scale `linear` with about so many `ticks`."""
     if not logs:
         return channel(name, scale=linear, axis=alt.Axis(title=title, tickCount=ticks))
-    scale = alt.Scale(type="log", nice=True) if nice else alt.Scale(type="log")
-    return channel(name, scale=scale, axis=log_axis(f"{title} (log scale)"))
+    return channel(name, scale=alt.Scale(type="log", nice=nice or alt.Undefined), axis=log_axis(f"{title} (log scale)"))
 
 
 def by_name(names: Sequence[str]) -> tuple[alt.Scale, alt.Scale]:
     """The scales that give each name a colour and a shape."""
-    pick = [index % len(SERIES) for index in range(len(names))]
-    return (
-        alt.Scale(domain=names, range=[SERIES[index] for index in pick]),
-        alt.Scale(domain=names, range=[SHAPES[index] for index in pick]),
-    )
+    colours, shapes = (list(islice(cycle(each), len(names))) for each in (SERIES, SHAPES))
+    return alt.Scale(domain=names, range=colours), alt.Scale(domain=names, range=shapes)
 
 
-def fitting(text: str) -> str:
-    """A Vega expression: `text`, or nothing where the chart is too narrow for it beside the name of its row."""
-    return f"7.6 * length(datum.name) + 7 * length({text}) < width ? {text} : ''"
+def labels(
+    names: alt.Chart, values: alt.Chart, y: alt.Y, text: str, offset: int | alt.UndefinedType = alt.Undefined
+) -> list[alt.Chart]:
+    """The name of each row at the left; the Vega expression `text` at the right, if the chart has room for both."""
+    fitting = f"7.6 * length(datum.name) + 7 * length({text}) < width ? {text} : ''"
+    name = names.mark_text(align="left", baseline="middle", fontWeight=600, limit=alt.expr("width"), yOffset=offset)
+    value = values.transform_calculate(text=fitting).mark_text(align="right", baseline="middle", yOffset=offset)
+    return [name.encode(x=alt.value(0), y=y, text="name:N"), value.encode(x=alt.value("width"), y=y, text="text:N")]
 
 
-def spans(values: Iterable[float], factor: float = 30.0) -> bool:
-    """Whether positive values differ so much that they need a log axis."""
+def spans(values: Iterable[float]) -> bool:
+    """Whether positive values differ so much, by a factor of 30, that they need a log axis."""
     found = [value for value in values if value > 0.0]
-    return bool(found) and max(found) / min(found) >= factor
+    return bool(found) and max(found) / min(found) >= 30.0
 
 
 def floor_of(estimates: Sequence[float], limits: Sequence[float]) -> float:

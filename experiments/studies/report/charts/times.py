@@ -1,10 +1,9 @@
 """Distributions of times: how long failovers, handovers, unclean recoveries and catch-ups take, a row per setting.
 
-A row has the distribution as bars on a log axis, and below it the median and the 99 % quantile with their limits, and
-the longest time. Bars are of equal ratio, and as high as the share of times in them; each row has a scale of its own,
-since rows are compared by where their bars are. A distribution of a few distinct times, such as a session
-timeout, stays visible as such: the bars are finer than a tenth of the axis, and at most twice as coarse as the
-buckets of `gold/distributions`.
+A row has bars on a log axis, of equal ratio and as high as the share of times in them, and below them the median and
+the 99 % quantile with their limits, and the longest time. Each row has a scale of its own: rows are compared by where
+their bars are. A distribution of a few distinct times, such as a session timeout, stays visible as such: the bars are
+finer than a tenth of the axis, and at most twice as coarse as the buckets of `gold/distributions`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import altair as alt
 
 from experiments.studies.estimation.estimates import FailoverTimes
 from experiments.studies.estimation.times import KINDS, Times
-from experiments.studies.report.charts.theme import SERIES, Chart, ChartRow, finished, fitting
+from experiments.studies.report.charts.theme import SERIES, Chart, ChartRow, finished, labels
 from experiments.studies.report.settings import Group
 from experiments.studies.report.words import milliseconds
 from experiments.support.declared import declared
@@ -68,8 +67,7 @@ def times_charts(groups: Sequence[Group], times: Sequence[Mapping[str, Times]]) 
 
 
 def _chart(kind: str, found: Sequence[tuple[str, Times]]) -> Chart:
-    words = WORDS[kind]
-    domain = _domain(found)
+    words, domain = WORDS[kind], _domain(found)
     rows = [_row(position, name, times.quantiles, words.noun) for position, (name, times) in enumerate(found)]
     bars = [bar for position, (_, times) in enumerate(found) for bar in _bars(position, times, domain)]
     ticks = [tick for tick in _TICKS_MS if domain[0] <= tick <= domain[1]]
@@ -82,21 +80,15 @@ def _chart(kind: str, found: Sequence[tuple[str, Times]]) -> Chart:
         axis=alt.Axis(title="time (log scale)", values=ticks, labelExpr=_LABEL, labelOverlap=True, labelFlush=True),
     )
     y = alt.Y("foot:Q", scale=alt.Scale(domain=[0, height], reverse=True, nice=False, zero=False), axis=None)
+    names = alt.Chart(alt.InlineData(rows))
     layers = [
         alt.Chart(alt.InlineData(bars)).mark_rect(fill="var(--other)", opacity=0.75).encode(
             x=x, x2="right:Q", y=y, y2="top:Q", tooltip=[alt.Tooltip("words:N", title=words.noun)]
         ),
         *_marks(rows),
-        *_names(rows),
+        *labels(names, names, alt.Y("name_y:Q", axis=None), "datum.short"),
     ]  # fmt: skip
-    return finished(
-        layers,
-        height,
-        rows,
-        name=f"times-{kind}",
-        title=words.title,
-        note=words.meaning,
-    )
+    return finished(layers, height, rows, name=f"times-{kind}", title=words.title, note=words.meaning)
 
 
 def _domain(found: Sequence[tuple[str, Times]]) -> tuple[float, float]:
@@ -117,8 +109,7 @@ def _bars(position: int, times: Times, domain: tuple[float, float]) -> Iterator[
         place = math.floor(math.log(max(1.0, up_to) / low, ratio) + 1e-9)
         shares[place] = shares.get(place, 0.0) + share - before
         before = share
-    most = max(shares.values())
-    foot = ROW * position + BARS_Y
+    most, foot = max(shares.values()), ROW * position + BARS_Y
     for place, share in shares.items():
         left, right = low * ratio**place, min(high, low * ratio ** (place + 1))
         yield {
@@ -154,14 +145,17 @@ def _row(position: int, name: str, times: FailoverTimes, noun: str) -> ChartRow:
 
 def _marks(rows: Sequence[ChartRow]) -> list[alt.Chart]:
     """The quantiles of each row with their intervals, and the longest time."""
-    base = alt.Chart(alt.InlineData(rows))
-    y = alt.Y("marks_y:Q", axis=None)
+    base, y = alt.Chart(alt.InlineData(rows)), alt.Y("marks_y:Q", axis=None)
     tooltip = [alt.Tooltip("name:N", title="setting"), alt.Tooltip("words:N", title="times")]
     points = (("max", "stroke", "var(--muted)"), ("p50", "circle", SERIES[0]), ("p99", "diamond", SERIES[1]))
     return [
         base.mark_rule(strokeWidth=1.5, color="var(--muted)").encode(x=alt.X("p50:Q"), x2="max:Q", y=y),
-        _limits(rows, "p50", SERIES[0]),
-        _limits(rows, "p99", SERIES[1]),
+        *(
+            alt.Chart(alt.InlineData([row for row in rows if row[f"{name}_low"] is not None]))
+            .mark_rule(strokeWidth=7, opacity=0.35, strokeCap="round", color=colour)
+            .encode(x=alt.X(f"{name}_low:Q"), x2=f"{name}_high:Q", y=y)
+            for name, _, colour in points[1:]
+        ),
         *(
             base.mark_point(shape=shape, filled=True, size=90, opacity=1, color=colour).encode(
                 x=alt.X(f"{name}:Q"), y=y, tooltip=tooltip
@@ -169,19 +163,3 @@ def _marks(rows: Sequence[ChartRow]) -> list[alt.Chart]:
             for name, shape, colour in points
         ),
     ]
-
-
-def _limits(rows: Sequence[ChartRow], name: str, colour: str) -> alt.Chart:
-    """The intervals of one quantile, for the rows that have them."""
-    limited = [row for row in rows if row[f"{name}_low"] is not None]
-    mark = alt.Chart(alt.InlineData(limited)).mark_rule(strokeWidth=7, opacity=0.35, strokeCap="round", color=colour)
-    found: alt.Chart = mark.encode(x=alt.X(f"{name}_low:Q"), x2=f"{name}_high:Q", y=alt.Y("marks_y:Q", axis=None))
-    return found
-
-
-def _names(rows: Sequence[ChartRow]) -> list[alt.Chart]:
-    """The name of each row at the left, its median and 99 % quantile at the right where there is room."""
-    base, y = alt.Chart(alt.InlineData(rows)), alt.Y("name_y:Q", axis=None)
-    name = base.mark_text(align="left", baseline="middle", fontWeight=600, limit=alt.expr("width"))
-    value = base.transform_calculate(text=fitting("datum.short")).mark_text(align="right", baseline="middle")
-    return [name.encode(x=alt.value(0), y=y, text="name:N"), value.encode(x=alt.value("width"), y=y, text="text:N")]

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from experiments.studies.estimation.moments import Estimate
 from experiments.studies.estimation.pairs import ROUNDING
 from experiments.studies.report.charts.theme import (
     Chart,
@@ -60,8 +59,8 @@ def tradeoff_chart(group: Group, number_of_group: int) -> Chart | None:
     log_x = spans([row["x"] for row in rows])
     x_floor = floor_of([row["x"] for row in rows], [row["x_high"] for row in rows]) if log_x else 0.0
     for row in rows:
-        row |= {"y": max(row["y"], floor), "y_low": max(row["y_low"], floor), "x": max(row["x"], x_floor)}
-        row |= {"x_low": max(row["x_low"], x_floor)}
+        least = {"y": floor, "y_low": floor, "x": x_floor, "x_low": x_floor}
+        row |= {name: max(row[name], value) for name, value in least.items()}
     base = scalable(rows, ("y", "y_low", "y_high"), scaled=True)
     names = [row["name"] for row in rows]
     colours, shapes = by_name(names)
@@ -86,23 +85,16 @@ def tradeoff_chart(group: Group, number_of_group: int) -> Chart | None:
     layers[3] = layers[3].transform_calculate(
         losses=f"datum.seen ? {written('datum.y')} : datum.bound + ', at most ' + {written('datum.y_high')}"
     )
-    on_it = ", ".join(setting.name for setting in best)
-    return finished(
-        layers,
-        HEIGHT,
-        rows,
-        name=f"tradeoff-{number_of_group}",
-        title=group.name,
-        note=f"On the frontier: {on_it}.",
-        scaled=True,
-    )
+    note = f"On the frontier: {', '.join(setting.name for setting in best)}."
+    return finished(layers, HEIGHT, rows, name=f"tradeoff-{number_of_group}", title=group.name, note=note, scaled=True)
 
 
 def _row(setting: Setting, on_frontier: bool, unit: float) -> ChartRow:
     losses, unwritable = (setting.estimates.estimates[metric] for metric in (LOSSES, UNWRITABLE))
+    shown = bound(losses, number) if losses.degenerate else number(losses.estimate)
     return {
         "name": setting.name,
-        "y": losses.ci_high if losses.degenerate else losses.estimate,
+        "y": _point(setting)[0],
         "y_low": losses.ci_low,
         "y_high": losses.ci_high,
         "seen": not losses.is_bound,
@@ -112,9 +104,5 @@ def _row(setting: Setting, on_frontier: bool, unit: float) -> ChartRow:
         "x_high": unwritable.ci_high / unit,
         "unwritable": f"{minutes(unwritable.estimate)} a year",
         "frontier": on_frontier,
-        "words": f"{_losses(losses)} loss events a year, not writable {minutes(unwritable.estimate)} a year",
+        "words": f"{shown} loss events a year, not writable {minutes(unwritable.estimate)} a year",
     }
-
-
-def _losses(value: Estimate) -> str:
-    return bound(value, number) if value.degenerate else number(value.estimate)

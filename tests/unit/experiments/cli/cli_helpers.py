@@ -82,7 +82,7 @@ class SimPort:
 @cache
 def command_line() -> Any:
     """The commands and options of `isray`, which Typer otherwise makes from the functions in each call."""
-    return typer.main.get_command(main.app)
+    return typer.main.get_command(main.application())
 
 
 class Commands:
@@ -91,7 +91,8 @@ class Commands:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self._monkeypatch, self._capsys = monkeypatch, capsys
         self.targets: list[Target] = []
-        monkeypatch.setattr(main, "app", command_line())
+        whole = command_line()
+        monkeypatch.setattr(main, "application", lambda *_: whole)
 
     def run(self, *arguments: str) -> tuple[int, str, str]:
         """Exit code, standard output, standard error."""

@@ -14,10 +14,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from experiments.studies.estimation.intervals import fraction_limits, rate_limits
+from experiments.studies.estimation.intervals import fraction_limits, rank_shares, rate_limits, shares_of
 from experiments.studies.estimation.moments import Sums
 from experiments.studies.estimation.pairs import Products, compare
-from experiments.studies.estimation.quantiles import rank_shares, shares_of
 from tests.unit.experiments.studies.estimation.test_study_quantiles import up_to
 
 pytestmark = pytest.mark.slow

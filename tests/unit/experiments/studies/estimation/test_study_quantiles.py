@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from experiments.studies.estimation.intervals import independent_times, rank_shares, shares_of
 from experiments.studies.estimation.moments import Sums
-from experiments.studies.estimation.quantiles import independent_times, rank_shares, shares_of
 
 
 def up_to(groups: list[list[float]], p: float) -> Sums:

@@ -11,9 +11,16 @@ import pytest
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.mappings import Burst, RollingRestart
 from experiments.studies.design.model import DAY_MS, CellParameters
-from experiments.studies.failures.branching import BranchingTimeline, longer_than_ms
 from experiments.studies.failures.sources import Branch
-from experiments.studies.failures.timeline import DrawnTimeline, Event, Timeline, events_until, warm_up_ms
+from experiments.studies.failures.timeline import (
+    BranchingTimeline,
+    DrawnTimeline,
+    Event,
+    Timeline,
+    events_until,
+    longer_than_ms,
+    warm_up_ms,
+)
 
 CELL = CellParameters(
     broker_mttf=Distribution(dist="weibull", mean_ms=20 * DAY_MS, shape=2.0),

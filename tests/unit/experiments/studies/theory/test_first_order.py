@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 from experiments.cli.main import application
 from experiments.studies.theory import coverage as module
 from experiments.studies.theory.answers import answer
-from experiments.studies.theory.coverage import MODELS, Coverage, cells, coverage
-from experiments.studies.theory.first_order import loss_rate
+from experiments.studies.theory.coverage import MODELS, Coverage, cells, coverage, loss_rate
 from experiments.support.errors import InputError
 
 CELLS = {(name, catch_up): params for name, catch_up, params in cells()}

@@ -241,7 +241,7 @@ def test_a_chance_result_does_not_repeat_itself(monkeypatch: pytest.MonkeyPatch)
     right, wrong = _measured(50), _measured(500)
     monkeypatch.setattr(validation, "solved", lambda model: {"loss_rate": Answer(50.0, 50.0)})
     monkeypatch.setattr(
-        validation._Task, "run", lambda task: [wrong if k < 6 else right for k in range(task.first, task.stop)]
+        validation, "_measured", lambda _, first, stop: [wrong if k < 6 else right for k in range(first, stop)]
     )
     doubts: list[CellComparison] = []
     (found,) = validate([cell], jobs=1, doubt=doubts.append)
