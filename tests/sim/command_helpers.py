@@ -12,7 +12,8 @@ from tests.unit.experiments.cli.cli_helpers import command_line
 
 def leave(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
     monkeypatch.setattr(sys, "argv", ["isray", *arguments])
-    monkeypatch.setattr(main, "app", command_line())
+    whole = command_line()
+    monkeypatch.setattr(main, "application", lambda *_: whole)
     try:
         main.run()
     except SystemExit as left:

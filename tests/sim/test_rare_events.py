@@ -114,7 +114,7 @@ def test_a_biased_trial_keeps_the_rules_and_ends_between_cycles() -> None:
     check_trace(as_rows(result.rows), REALISTIC.partitions, REALISTIC.duration_ms)
     assert result.rows[-1].time_ms >= REALISTIC.duration_ms
     assert result.rows[-1].log_weight == 0.0
-    states = [row for row in result.rows if row.kind == State.KIND]
+    states = [row for row in result.rows if row.what.KIND == State.KIND]
     long = [after for row, after in pairwise(states) if after.time_ms - row.time_ms > 5 * DAY_MS]
     assert len(long) > 10
     assert {row.log_weight for row in long} == {0.0}, "intervals between cycles have weight 1"
@@ -162,14 +162,16 @@ def test_splitting_weights_losses_with_the_shares_of_paths_that_came_close(monke
     levels = levels_of(AGEING)
     assert list(levels) == sorted(set(levels))
     results = [run_splitting_trial(AGEING, seed) for seed in range(3)]
-    losses = [row for result in results for row in result.rows if row.kind == Loss.KIND]
+    losses = [row for result in results for row in result.rows if row.what.KIND == Loss.KIND]
     assert losses
     assert all(row.log_weight < math.log(0.5 / 25) for row in losses)
-    with_loss = next(seed for seed, found in enumerate(results) if any(row.kind == Loss.KIND for row in found.rows))
+    with_loss = next(
+        seed for seed, found in enumerate(results) if any(row.what.KIND == Loss.KIND for row in found.rows)
+    )
     path = losing_path(AGEING, with_loss)
     assert path is not None
-    assert any(row.kind == Loss.KIND for row in path.run().rows)
+    assert any(row.what.KIND == Loss.KIND for row in path.run().rows)
     for result in results:
         check_trace(as_rows(result.rows), AGEING.partitions, AGEING.duration_ms)
-        assert all(row.log_weight == 0.0 for row in result.rows if row.kind == State.KIND)
+        assert all(row.log_weight == 0.0 for row in result.rows if row.what.KIND == State.KIND)
         assert measure(result.rows).exposure == pytest.approx(AGEING.duration_ms / YEAR_MS)

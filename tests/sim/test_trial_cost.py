@@ -40,13 +40,13 @@ def trial() -> Trial:
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The bytes that each opened metadata log has beyond its snapshot, in order."""
     found: list[int] = []
-    load = QuorumLog._load_voters
+    load = QuorumLog.__init__
 
-    def observed(log: QuorumLog) -> None:
-        load(log)
+    def observed(log: QuorumLog, *arguments: object) -> None:
+        load(log, *arguments)
         found.append(log.bytes_since_snapshot)
 
-    monkeypatch.setattr(QuorumLog, "_load_voters", observed)
+    monkeypatch.setattr(QuorumLog, "__init__", observed)
     return found
 
 
