@@ -423,11 +423,11 @@ class NodeShell:
         """The encoded answer to an encoded administration request: an outcome of a client, a response of another node.
         A client also carries out a command about records (`CallerCommand`). CodecError for other bytes.
         """
-        message, is_client = decode(encoded), isinstance(self._node, ClientNode)
-        if is_client and isinstance(message, AdminRequest | CallerCommand):
+        message, has_commands = decode(encoded), isinstance(self._node, ClientNode)
+        if has_commands and isinstance(message, AdminRequest | CallerCommand):
             return encode(await self.run_on_loop(self._admin_relay.request(self._host, message)))
         if not isinstance(message, AdminRequest):
-            allowed = f"an administration request{' or a command about records' if is_client else ''}"
+            allowed = f"an administration request{' or a command about records' if has_commands else ''}"
             raise MalformedMessageError(f"found {type(message).__name__}; allowed: {allowed}")
         return encode(await self.run_on_loop(self._admin_relay.query(self._host, message)))
 

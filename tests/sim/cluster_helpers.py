@@ -4,12 +4,36 @@ from __future__ import annotations
 
 from experiments.engines.port import Loss
 from experiments.engines.sim.cluster import SimCluster
+from protocol.broker.context import Replica
 from protocol.errors import ErrorCode
-from protocol.ids import FIRST_CLIENT
+from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER
 from protocol.messages.admin import AdminRequest
 from protocol.messages.commands import AdminCommand, AdminOutcome, Command, ProduceCommand, ProduceOutcome
+from protocol.nodes.base_broker import BaseBroker
+from protocol.nodes.controller import ControllerNode
 
 KEEP = Loss("none")
+
+
+def controller_of(cluster: SimCluster) -> ControllerNode:
+    """The first controller, which runs."""
+    node = cluster.nodes[FIRST_CONTROLLER]
+    assert isinstance(node, ControllerNode)
+    return node
+
+
+def broker_of(cluster: SimCluster, broker: int) -> BaseBroker:
+    """A broker that runs."""
+    node = cluster.nodes[broker]
+    assert isinstance(node, BaseBroker)
+    return node
+
+
+def replica_of(cluster: SimCluster, broker: int, topic: str = "t", partition: int = 0) -> Replica:
+    """The replica of a broker that runs."""
+    replica = broker_of(cluster, broker).context.replica_named(topic, partition)
+    assert replica is not None
+    return replica
 
 
 class ClusterBench:

@@ -11,13 +11,12 @@ from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.network import NetworkModel
 from protocol.broker.context import Replica
 from protocol.config import ClusterConfig, Generation
-from protocol.ids import FIRST_CONTROLLER
 from protocol.metadata.image import MetadataImage
 from protocol.metadata.partition import PartitionState
-from protocol.nodes.broker import BrokerNode
+from protocol.nodes.base_broker import BaseBroker
 from protocol.nodes.controller import ControllerNode
 from tests.sim.cluster_helpers import KEEP as KEEP
-from tests.sim.cluster_helpers import ClusterBench
+from tests.sim.cluster_helpers import ClusterBench, broker_of, controller_of, replica_of
 
 
 class Bench(ClusterBench):
@@ -50,9 +49,7 @@ class Bench(ClusterBench):
 
     @property
     def controller(self) -> ControllerNode:
-        controller = self.cluster.nodes[FIRST_CONTROLLER]
-        assert isinstance(controller, ControllerNode)
-        return controller
+        return controller_of(self.cluster)
 
     @property
     def state(self) -> PartitionState:
@@ -61,15 +58,11 @@ class Bench(ClusterBench):
     def fenced(self, broker: int) -> bool:
         return self.controller.state.image.brokers[broker].fenced
 
-    def broker(self, broker: int) -> BrokerNode:
-        node = self.cluster.nodes[broker]
-        assert isinstance(node, BrokerNode)
-        return node
+    def broker(self, broker: int) -> BaseBroker:
+        return broker_of(self.cluster, broker)
 
     def replica(self, broker: int) -> Replica:
-        replica = self.broker(broker).context.replica_named("t", 0)
-        assert replica is not None
-        return replica
+        return replica_of(self.cluster, broker)
 
     def holds(self, broker: int, command_id: int) -> bool:
         batches = self.replica(broker).log.storage.read(0, 2**60)
@@ -82,6 +75,4 @@ class Bench(ClusterBench):
 
 def image_of(engine: CheckedEngine) -> MetadataImage:
     """The controller's."""
-    node = engine.cluster.nodes[FIRST_CONTROLLER]
-    assert isinstance(node, ControllerNode)
-    return node.state.image
+    return controller_of(engine.cluster).state.image

@@ -23,7 +23,7 @@ from protocol.errors import ErrorCode
 from protocol.ids import TopicPartition
 from protocol.messages.admin import AdminRequest
 from protocol.messages.commands import AdminCommand, AdminOutcome
-from protocol.nodes.broker import BrokerNode
+from tests.sim.cluster_helpers import broker_of
 
 WITHIN_MS = 30_000
 
@@ -97,9 +97,8 @@ def test_brokers_find_the_next_controller_and_a_standby_changes_nothing() -> Non
     quorum.until(lambda: quorum.engine.unfenced() == {0, 1, 2})
     assert quorum.outcome(quorum.ask(create_topic("t", [(0, 1, 2)]))).error is ErrorCode.NONE
     for node in quorum.engine.spec.broker_ids:
-        broker = quorum.engine.cluster.nodes[node]
-        assert isinstance(broker, BrokerNode)
-        quorum.until(lambda context=broker.context: context.controller_id == quorum.active)
+        context = broker_of(quorum.engine.cluster, node).context
+        quorum.until(lambda context=context: context.controller_id == quorum.active)
     standby = next(node for node in quorum.engine.quorum() if node != quorum.active)
     view = quorum.engine.quorum()[standby]
     assert not view.is_active

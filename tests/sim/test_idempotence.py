@@ -117,8 +117,6 @@ class Producing(Chaos):
                 elif not unknown:
                     self.failed.add((number, first + place))
 
-    # -- what must hold afterwards -------------------------------------------------------------------------------------
-
     def stored(self, partition: int) -> Iterator[tuple[int, Record]]:
         """Offsets and records of the leader's log."""
         view = self.engine.view()

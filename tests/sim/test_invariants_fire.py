@@ -31,9 +31,8 @@ from protocol.messages.commands import AdminCommand
 from protocol.messages.records import ConfigRecord, RemoveTopicRecord
 from protocol.metadata.image import MetadataImage
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState
-from protocol.nodes.broker import BrokerNode
-from protocol.nodes.controller import ControllerNode
 from protocol.nodes.controller_log import partition_changed
+from tests.sim.cluster_helpers import broker_of, controller_of, replica_of
 from tests.sim.partition_helpers import image_of
 from tests.sim.scenario_helpers import ClusterSpec, running_engine, spec_of
 
@@ -67,15 +66,8 @@ def engine(request: pytest.FixtureRequest) -> CheckedEngine:
     return engine
 
 
-def _broker(engine: CheckedEngine, broker: int) -> BrokerNode:
-    node = engine.cluster.nodes[broker]
-    assert isinstance(node, BrokerNode)
-    return node
-
-
 def _log(engine: CheckedEngine, broker: int) -> SimLog:
-    replica = _broker(engine, broker).context.replica_named("t", 0)
-    assert replica is not None
+    replica = replica_of(engine.cluster, broker)
     assert isinstance(replica.log.storage, SimLog)
     return replica.log.storage
 
@@ -122,8 +114,7 @@ def _high_watermark_regresses(engine: CheckedEngine) -> None:
 
 
 def _leader_drops_a_member(engine: CheckedEngine) -> None:
-    replica = _broker(engine, 0).context.replica_named("t", 0)
-    assert replica is not None
+    replica = replica_of(engine.cluster, 0)
     assert replica.leadership is not None
     replica.leadership.isr = (0, 1)
 
@@ -153,12 +144,11 @@ def _move_ends_below_min_isr(engine: CheckedEngine) -> None:
 
 
 def _runs_under_a_future_epoch(engine: CheckedEngine) -> None:
-    _broker(engine, 1).context.broker_epoch = 1_000_000
+    broker_of(engine.cluster, 1).context.broker_epoch = 1_000_000
 
 
 def _replica(engine: CheckedEngine, broker: int) -> Replica:
-    replica = _broker(engine, broker).context.replica_named("t", 0)
-    assert replica is not None
+    replica = replica_of(engine.cluster, broker)
     return replica
 
 
@@ -249,7 +239,7 @@ def _keeps_a_log_of_a_deleted_topic(engine: CheckedEngine) -> None:
 
 def _appends_without_a_right(engine: CheckedEngine) -> None:
     defaults = ClusterConfig.of(Generation.KIP_966, {"authorizer.class.name": "standard"})
-    _broker(engine, 0).context.image.defaults = defaults
+    broker_of(engine.cluster, 0).context.image.defaults = defaults
     for observer in engine.cluster.trace_observers:
         observer(engine.now_ms(), 0, RecordsAppended(PARTITION, log_end=7, leader_epoch=0, acks=-1))
 
@@ -261,12 +251,11 @@ def _counts_too_much(engine: CheckedEngine) -> None:
 
 
 def _has_more_requests_than_were_sent(engine: CheckedEngine) -> None:
-    _broker(engine, 0).fetch_sessions._session((2, 0)).requests += 1
+    broker_of(engine.cluster, 0).fetch_sessions._session((2, 0)).requests += 1
 
 
 def _counts_a_partition_with_a_leader_as_offline(engine: CheckedEngine) -> None:
-    node = engine.cluster.nodes[FIRST_CONTROLLER]
-    assert isinstance(node, ControllerNode)
+    node = controller_of(engine.cluster)
     key = TopicIdPartition(node.state.image.topic_ids["t"], 0)
     counted = node.gauges()["kafka.controller.offline_partitions_count"]
     assert isinstance(counted, set)
@@ -274,9 +263,7 @@ def _counts_a_partition_with_a_leader_as_offline(engine: CheckedEngine) -> None:
 
 
 def _counts_an_election_that_was_none(engine: CheckedEngine) -> None:
-    node = engine.cluster.nodes[FIRST_CONTROLLER]
-    assert isinstance(node, ControllerNode)
-    node._log.metrics._unclean_elections += 1
+    controller_of(engine.cluster)._log.metrics._unclean_elections += 1
 
 
 def _an_active_replica_is_not_queried(engine: CheckedEngine) -> None:
@@ -296,7 +283,7 @@ BROKEN: dict[str, Callable[[CheckedEngine], None]] = {
     "ReplicationQuorumSuperset": _leader_drops_a_member,
     "MinIsrRecoveryQuorum": lambda engine: _set_state(image_of(engine), isr=(), elr=(), last_known_elr=(1,), leader=-1),
     "ValidControllerIsrAndElr": lambda engine: _set_state(image_of(engine), elr=(1,)),
-    "MetadataLogMatching": lambda engine: _set_state(_broker(engine, 1).context.image, leader_epoch=7),
+    "MetadataLogMatching": lambda engine: _set_state(broker_of(engine.cluster, 1).context.image, leader_epoch=7),
     "ValidControllerState": _fenced_isr_member,
     "EpochsRise": lambda engine: _commits(engine, isr=(0, 1)),
     "RecoveryStateKept": _unclean_leader_is_not_recovering,
@@ -388,7 +375,7 @@ def test_the_invariant_fires(name: str, engine: CheckedEngine) -> None:
 def test_a_leader_counts_no_members_by_a_min_isr_that_it_does_not_know_yet(engine: CheckedEngine) -> None:
     """The controller has lowered min ISR to 2; the leader, whose maximal ISR lacks a member, still has 3."""
     _leader_drops_a_member(engine)
-    image = _broker(engine, 0).context.image
+    image = broker_of(engine.cluster, 0).context.image
     image.replay(ConfigRecord(topic_id=image.topic_ids["t"], name="min.insync.replicas", value="3"))
     engine.suite.check_everything()
     assert "ReplicationQuorumSuperset" not in {violation.invariant for violation in engine.violations()}
@@ -396,7 +383,7 @@ def test_a_leader_counts_no_members_by_a_min_isr_that_it_does_not_know_yet(engin
 
 def test_a_log_is_not_missed_by_metadata_that_the_broker_has_not_applied_yet(engine: CheckedEngine) -> None:
     """A broker that lags replays its metadata before it applies them to its replicas."""
-    image = _broker(engine, 1).context.image
+    image = broker_of(engine.cluster, 1).context.image
     topic_id = image.topic_ids["t"]
     image.replay(RemoveTopicRecord(topic_id=topic_id))
     engine.suite.check_everything()

@@ -33,7 +33,7 @@ from protocol.events.controller import BrokerUnregistered, FeatureLevelChanged, 
 from protocol.ids import FIRST_CONTROLLER, NO_LEADER, RECOVERY_MANAGER, TopicPartition
 from protocol.messages.records import FeatureLevelRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
 from protocol.metadata.image import MetadataImage
-from protocol.nodes.broker import BrokerNode
+from tests.sim.cluster_helpers import broker_of
 from tests.sim.test_fuzz import names, plan_of
 
 PLANS = [seed for seed in range(400) if is_operated(seed)]
@@ -370,9 +370,8 @@ def test_what_a_broker_does_before_it_applies_a_deletion_concerns_no_later_topic
     deleted = lasting("recreate_topic", topic="t", at_ms=4_100, duration_ms=1_000 if is_created else 2_500)
     cluster = Cluster(apart, deleted)
     topic_id = cluster.image_at(6_000).topic_ids.get("t")
-    broker, partition, suite = cluster.engine.cluster.nodes[0], TopicPartition("t", 0), cluster.engine.suite
-    assert isinstance(broker, BrokerNode)
-    image = broker.context.image
+    partition, suite = TopicPartition("t", 0), cluster.engine.suite
+    image = broker_of(cluster.engine.cluster, 0).context.image
     image.replay(RemoveTopicRecord(topic_id=image.topic_ids["t"]))
     if topic_id is not None:
         image.replay(TopicRecord(name="t", topic_id=topic_id))

@@ -15,7 +15,7 @@ from experiments.studies.trials.states import TOPIC
 from experiments.studies.trials.trial import Trial, run_trial
 from protocol.ids import TopicPartition
 from protocol.messages.batch import RecordBatch
-from protocol.nodes.broker import BrokerNode
+from tests.sim.cluster_helpers import replica_of
 from tests.trace_rows import as_rows
 
 MTTF_DAYS, MTTR_DAYS, TAIL_LOSS = 12.0, 3.0, 0.6
@@ -138,11 +138,7 @@ def test_records_deleted_by_retention_are_not_counted_as_lost() -> None:
     trial = Trial(parameters, 0, DrawnTimeline(parameters, 0))
     trial.set_up()
     name = TopicPartition(TOPIC, 0)
-    broker = trial.cluster.nodes[0]
-    assert isinstance(broker, BrokerNode)
-    replica = broker.context.replica_named(TOPIC, 0)
-    assert replica is not None
-    log = replica.log.storage
+    log = replica_of(trial.cluster, 0, TOPIC).log.storage
     for offset in range(3):
         log.append(RecordBatch(base_offset=offset, record_count=1, payload=b"%d" % offset))
         log.roll()

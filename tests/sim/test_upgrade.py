@@ -20,8 +20,8 @@ from protocol.ids import FIRST_CONTROLLER, TopicPartition
 from protocol.messages.admin import AdminRequest
 from protocol.messages.cluster import FeatureUpdate, UpdateFeaturesRequest, UpgradeType
 from protocol.messages.commands import AdminCommand, AdminOutcome, ProduceCommand
-from protocol.nodes.broker import BrokerNode
 from tests.sim.chaos_helpers import BROKERS, PARTITIONS, Chaos
+from tests.sim.cluster_helpers import broker_of
 from tests.sim.loss_scenario_helpers import downgraded
 from tests.sim.partition_helpers import image_of
 from tests.sim.scenario_helpers import run_scenario, running_engine
@@ -107,9 +107,7 @@ def test_levels_change_under_load_and_faults(start: Generation, way: tuple[Gener
     assert run.changes == len(way)
     assert sum(len(run.acked[partition]) for partition in PARTITIONS) > 0
     for broker in range(BROKERS):
-        node = run.engine.cluster.nodes[broker]
-        assert isinstance(node, BrokerNode)
-        assert node.context.image.features == way[-1].features
+        assert broker_of(run.engine.cluster, broker).context.image.features == way[-1].features
 
 
 # -- the race between the controller's rule and the leader's -----------------------------------------------------------

@@ -25,6 +25,7 @@ from protocol.messages.store import SetData, StoreWrite
 from protocol.v3.broker.node import V3BrokerNode
 from protocol.v3.store.node import StoreNode
 from protocol.v3.store.records import LeaderAndIsr
+from tests.sim.cluster_helpers import replica_of
 from tests.sim.v3_cluster_helpers import KEEP, V3Bench
 
 pytestmark = pytest.mark.slow
@@ -191,10 +192,7 @@ def test_a_broker_that_goes_back_to_an_older_state_is_noticed(running: CheckedEn
 @pytest.mark.covers("A46", "A48")
 def test_a_deposed_leader_with_an_isr_of_its_own_is_noticed(running: CheckedEngine) -> None:
     state = running.store_view().partitions[T0]
-    leader = running.cluster.nodes[state.leader]
-    assert isinstance(leader, V3BrokerNode)
-    replica = leader.context.replica_named(*T0)
-    assert replica is not None
+    replica = replica_of(running.cluster, state.leader)
     assert replica.leadership is not None
     successor = next(broker for broker in range(3) if broker != state.leader)
     observe(running, *published(state.partition_epoch + 1, leader=successor, leader_epoch=1, controller_epoch=1))
@@ -212,10 +210,7 @@ def test_a_leader_of_a_removed_partition_is_not_compared_with_one_that_was_added
     observe(running, *published(0, leader=state.leader, leader_epoch=state.leader_epoch + 1, controller_epoch=1))
     running.suite.check_everything()
     assert not running.suite.violations
-    leader = running.cluster.nodes[state.leader]
-    assert isinstance(leader, V3BrokerNode)
-    replica = leader.context.replica_named(*T0)
-    assert replica is not None
+    replica = replica_of(running.cluster, state.leader)
     assert replica.leadership is not None
     replica.leadership.leader_epoch += 1
     replica.leadership.isr = (state.leader,)

@@ -22,7 +22,7 @@ from protocol.metadata.partition import PartitionState
 from protocol.v3.broker.node import V3BrokerNode
 from protocol.v3.store.settings import StoreSettings
 from tests.sim.cluster_helpers import KEEP as KEEP
-from tests.sim.cluster_helpers import ClusterBench
+from tests.sim.cluster_helpers import ClusterBench, replica_of
 
 T0 = TopicPartition("t", 0)
 
@@ -77,9 +77,7 @@ class V3Bench(ClusterBench):
         return node
 
     def replica(self, broker: int, partition: int = 0) -> Replica:
-        replica = self.broker(broker).context.replica_named("t", partition)
-        assert replica is not None
-        return replica
+        return replica_of(self.cluster, broker, partition=partition)
 
     def holds(self, broker: int, command_id: int) -> bool:
         return self.holds_in(0, broker, command_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from experiments.engines.admin_requests import create_topic
-from experiments.engines.port import ClusterSpec, Loss
+from experiments.engines.port import ClusterSpec
 from experiments.engines.sim.network import NetworkModel
 from protocol.broker.context import Replica
 from protocol.config import ClusterConfig, Generation
@@ -15,11 +15,11 @@ from protocol.ids import FIRST_CONTROLLER, TopicPartition
 from protocol.messages.admin import AdminRequest
 from protocol.messages.commands import AdminCommand, AdminOutcome, ProduceCommand, ProduceOutcome
 from protocol.metadata.partition import PartitionState
-from protocol.nodes.broker import BrokerNode
+from protocol.nodes.base_broker import BaseBroker
+from tests.sim.cluster_helpers import KEEP, broker_of, replica_of
 from tests.sim.scenario_helpers import running_engine
 
 T0 = TopicPartition("t", 0)
-KEEP = Loss("none")
 
 
 class ContinuouslyWrittenCluster:
@@ -50,12 +50,9 @@ class ContinuouslyWrittenCluster:
         self.engine.run_for(2_000)
         self._write(every_ms)
 
-    # -- client --------------------------------------------------------------------------------------------------------
-
     def _submit(self) -> None:
         self._commands += 1
-        payload = str(self._commands).encode()
-        self._written[self._commands] = payload
+        payload = self._written[self._commands] = str(self._commands).encode()
         command = ProduceCommand(
             command_id=self._commands, topic="t", partition=0, acks=-1, record_count=1, payload=payload
         )
@@ -75,8 +72,6 @@ class ContinuouslyWrittenCluster:
         outcome = self.engine.outcome(number)
         assert isinstance(outcome, AdminOutcome)
         return outcome.error
-
-    # -- faults --------------------------------------------------------------------------------------------------------
 
     def crash(self, node: int) -> None:
         self.engine.crash(node, KEEP)
@@ -114,8 +109,6 @@ class ContinuouslyWrittenCluster:
         view = self.engine.view()
         return view is not None and condition(view.partitions[T0])
 
-    # -- observation ---------------------------------------------------------------------------------------------------
-
     @property
     def state(self) -> PartitionState:
         view = self.engine.view()
@@ -123,18 +116,13 @@ class ContinuouslyWrittenCluster:
         return view.partitions[T0]
 
     def is_unfenced(self, broker: int) -> bool:
-        view = self.engine.view()
-        return view is not None and not view.brokers[broker].fenced
+        return broker in self.engine.unfenced()
 
-    def broker(self, broker: int) -> BrokerNode:
-        node = self.engine.cluster.nodes[broker]
-        assert isinstance(node, BrokerNode)
-        return node
+    def broker(self, broker: int) -> BaseBroker:
+        return broker_of(self.engine.cluster, broker)
 
     def replica(self, broker: int) -> Replica:
-        replica = self.broker(broker).context.replica_named("t", 0)
-        assert replica is not None
-        return replica
+        return replica_of(self.engine.cluster, broker)
 
     def has_replica(self, broker: int) -> bool:
         """Whether the broker has the partition, in memory or on its disk."""

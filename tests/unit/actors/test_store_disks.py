@@ -97,7 +97,7 @@ def test_the_directory_of_another_cluster_is_refused(tmp_path: Path, cluster_id:
 
 
 def test_the_actor_of_the_store_hosts_a_store_of_its_run(tmp_path: Path) -> None:
-    assert actor_class(STORE).__ray_metadata__.class_name == "StoreActor"
+    assert type(actor_class(STORE)).__name__ == "ActorClass(StoreActor)"
     settings = StoreSettings(session_timeout_ms=500)
     setup = NodeSetup(STORE, 1, "run", tmp_path, (), (), ClusterConfig(), 1, store=settings)
     storage = DiskStorage(tmp_path, Owner("run", STORE))

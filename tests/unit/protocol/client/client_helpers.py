@@ -111,8 +111,6 @@ class ClientBench:
         topics = (TopicMetadata(name="t", topic_id=self.topic_id, partitions=partitions),)
         return MetadataResponse(correlation_id=correlation_id, topics=topics)
 
-    # -- producing -----------------------------------------------------------------------------------------------------
-
     def produce(self, command_id: int, count: int = 1, **fields: object) -> ClientBench:
         """A produce command for `t-0` with acks=all."""
         stands: dict[str, object] = {"topic": "t", "partition": 0, "acks": -1, "payload": b"%d" % command_id}

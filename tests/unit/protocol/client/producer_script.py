@@ -50,8 +50,6 @@ class ProducerScript(Script):
         self.ended = len(self.bench.outcomes)
         return [*printed, " | ".join(line)] if line else printed
 
-    # -- what is given -------------------------------------------------------------------------------------------------
-
     def do_client(self, command: Command) -> None:
         """`client partitions=2 ids=5,6 controllers=1000,1001 checked batch.size=3r`: `3r` is the size of 3 records."""
         partitions, checked = command.number("partitions", 1), command.flag("checked")
@@ -79,8 +77,6 @@ class ProducerScript(Script):
     def do_ids(self, command: Command) -> None:
         """Producer ids that the controller assigns from now on."""
         self.bench.producer_ids = list(numbers(command.next()))
-
-    # -- users and leaders ---------------------------------------------------------------------------------------------
 
     def do_produce(self, command: Command) -> None:
         """`produce 1,2 count=4 partition=1 acks=1 final=NOT_ENOUGH_REPLICAS`: commands 1 and 2, one after the other."""
@@ -112,8 +108,6 @@ class ProducerScript(Script):
         number = self.asked[-1][1].correlation_id
         self.bench.receive(1000, InitProducerIdResponse(correlation_id=number, error=ErrorCode[command.next()]))
 
-    # -- time ----------------------------------------------------------------------------------------------------------
-
     def do_at(self, command: Command) -> None:
         self.bench.now_ms = int(command.next())
 
@@ -139,8 +133,6 @@ class ProducerScript(Script):
             yield f"memory of {self.bench.node.buffered_bytes / SIZE:g} records"
         else:
             yield "at rest" if self.bench.is_at_rest() else "not at rest"
-
-    # -- what it printed -----------------------------------------------------------------------------------------------
 
     def said(self, to: int, message: Message) -> str:
         if isinstance(message, InitProducerIdRequest):

@@ -24,12 +24,18 @@ from tests.synthetic_studies import cells_of, record_of, study_of
 BASE = {"broker_mttf": "30d", "detection": "instant"}
 FOUR = study_of(base=BASE, sweep={"generation": ["kip-497", "kip-966"], "min_insync_replicas": [1, 2]})
 SIX = study_of(base=BASE | {"brokers": 6}, sweep={"replication_factor": [3, 5], "min_insync_replicas": [1, 2, 3]})
+PAIR = study_of(base=BASE, sweep={"min_insync_replicas": [1, 2]})
+INDEPENDENT = study_of(base=BASE, sweep={"min_insync_replicas": [1, 2]}, pairing=False)
 WORLDS = study_of(sweep={"preset": ["dean-first-year", "hdfs-2010", "cloud-vm-5"], "min_insync_replicas": [1, 2]})
 
 
 def judged(study: StudyPlan, losses: Sequence[int], **shares: Sequence[float]) -> tuple[Verdict, tuple[Group, ...]]:
     found = groups(study, cells_of(study, losses, **shares))
     return judge(study, found), found
+
+
+def headline(study: StudyPlan, losses: Sequence[int], **shares: Sequence[float]) -> str:
+    return plain(judged(study, losses, **shares)[0].headline)
 
 
 def text_of(verdict: Verdict) -> str:
@@ -39,18 +45,17 @@ def text_of(verdict: Verdict) -> str:
 def test_setting_that_loses_least_is_recommended_with_ratio_and_price() -> None:
     verdict, _ = judged(FOUR, [90, 80, 70, 10], unwritable=[1e-4, 1e-3, 1e-4, 1e-3])
     assert verdict.kind == "decided"
-    headline = plain(verdict.headline)
-    assert headline.startswith(
+    shown = plain(verdict.headline)
+    assert shown.startswith(
         "No release of Apache Kafka has kip-966, but of these settings kip-966 · min ISR 2 loses acknowledged records "
         "least often: 0.1 ("
     )
     assert re.search(
         r"\) loss events per partition-year\. The price: writes fail for 7\.8\d h a year more "
         r"\(.* h\), against kip-966 · min ISR 1\.$",
-        headline,
+        shown,
     )
-    free = plain(judged(FOUR, [90, 80, 70, 10])[0].headline)
-    assert free.endswith(") loss events per partition-year."), "no price is shown"
+    assert headline(FOUR, [90, 80, 70, 10]).endswith(") loss events per partition-year."), "no price is shown"
     text = text_of(verdict)
     assert "No release of Apache Kafka has kip-966: Eligible Leader Replicas are in 4.0 (preview), 4.1 and" in text
     assert "With min ISR 2, kip-966 instead of kip-497 lowers loss events from 0.8 (" in text
@@ -115,8 +120,7 @@ def test_equal_estimates_give_no_number_of_trials() -> None:
     assert (
         "All that was seen (3 events) is the same in each, which is too little to say that they do not differ" in same
     )
-    independent = study_of(base=BASE, sweep={"min_insync_replicas": [1, 2]}, pairing=False)
-    assert "they do not say how many trials" in text_of(judged(independent, [3, 3])[0])
+    assert "they do not say how many trials" in text_of(judged(INDEPENDENT, [3, 3])[0])
     nothing = text_of(judged(SIX, [0] * 6)[0])
     assert "None was seen in 100 partition-years of each (at most 0.03 per partition-year); by a rough" in nothing
     assert "a tenth" not in nothing
@@ -156,16 +160,14 @@ def test_settings_that_lose_in_the_same_trials_are_said_not_to_differ() -> None:
     (row,) = trade_offs(CRASHES, group)
     assert row.verdict == "No difference in loss events: the same failures cause them; not writable shorter."
     assert "cannot tell" not in text_of(verdict)
-    weighted = study_of(base=BASE, sweep={"min_insync_replicas": [1, 2]})
-    assert "in the same trials of each, with the same weight. " in text_of(judged(weighted, [20, 20])[0])
+    assert "in the same trials of each, with the same weight. " in text_of(judged(PAIR, [20, 20])[0])
 
 
 def test_equality_ignorance_and_a_difference_are_three_answers() -> None:
     """Nine common events of each setting are too few to call them equal; one more is enough."""
     kinds = [judged(CRASHES, losses)[0].kind for losses in ([0, 0], [9, 9], [10, 10], [10, 9], [60, 10])]
     assert kinds == ["undecided", "undecided", "equal", "undecided", "decided"]
-    independent = study_of(base=BASE, sweep={"min_insync_replicas": [1, 2]}, pairing=False)
-    assert judged(independent, [20, 20])[0].kind == "undecided"
+    assert judged(INDEPENDENT, [20, 20])[0].kind == "undecided"
 
 
 def test_reasons_of_equality_follow_from_the_parameters() -> None:
@@ -234,8 +236,7 @@ def test_an_estimate_of_degenerate_weights_is_not_printed_as_an_answer() -> None
 
 def test_less_of_a_time_is_no_price() -> None:
     """Min ISR 2 loses less, and is rejected for 7.39 days less."""
-    study = study_of(base=BASE, sweep={"min_insync_replicas": [1, 2]})
-    verdict, (group,) = judged(study, [90, 10], unwritable=[0.03, 0.03 - 7.39 / 365 / 0.999], offline=[1e-4, 1e-3])
+    verdict, (group,) = judged(PAIR, [90, 10], unwritable=[0.03, 0.03 - 7.39 / 365 / 0.999], offline=[1e-4, 1e-3])
     assert str(price(group.others[0], *PRICES[0])).startswith("writes fail for 7.39 d a year less (")
     (effect,) = [text for text in map(plain, verdict.sentences) if "lowers loss events" in text]
     assert " The price: the partition has no leader for 7.88 h a year more (" in effect
@@ -273,8 +274,7 @@ def test_trials_until_a_loss_is_seen_follow_from_the_rough_rate() -> None:
 
 
 def test_ruled_out_settings_are_named() -> None:
-    headline = plain(judged(FOUR, [90, 10, 80, 9])[0].headline)
-    assert headline.startswith(
+    assert headline(FOUR, [90, 10, 80, 9]).startswith(
         "This study cannot tell whether kip-497 · min ISR 2 or kip-966 · min ISR 2 loses acknowledged records least "
         "often. It rules out kip-497 · min ISR 1 and kip-966 · min ISR 1. About "
     )
@@ -294,9 +294,9 @@ def test_recommendation_holds_under_its_assumptions_only() -> None:
     assert verdict.kind == "undecided"
     page = render(record_of(WORLDS), cells_of(WORLDS, [90, 10, 50, 0, 0, 0]))
     assert "which is recommended with preset dean-first-year or preset hdfs-2010 only" in page
-    everywhere, _ = judged(WORLDS, [90, 10, 50, 0, 70, 0])
-    assert plain(everywhere.headline).startswith("Run min ISR 2: it loses")
-    assert plain(everywhere.headline).endswith("under each of the 3 assumptions.")
+    everywhere = headline(WORLDS, [90, 10, 50, 0, 70, 0])
+    assert everywhere.startswith("Run min ISR 2: it loses")
+    assert everywhere.endswith("under each of the 3 assumptions.")
     nowhere, _ = judged(WORLDS, [10, 9, 5, 5, 0, 0])
     assert nowhere.kind == "undecided"
     assert "under any of its 3 assumptions" in plain(nowhere.headline)
@@ -308,15 +308,12 @@ def test_study_without_decisions_is_described() -> None:
     assert verdict.kind == "described"
     assert plain(verdict.headline).startswith("the one setting: 0.2 (")
     rates = study_of(sweep={"broker_mttf": ["10d", "100d", "1y"]})
-    verdict, _ = judged(rates, [90, 20, 0])
-    assert plain(verdict.headline).startswith("Loss events: from none seen (at most 0.03) with MTTF 1y to 0.9 (")
+    assert headline(rates, [90, 20, 0]).startswith("Loss events: from none seen (at most 0.03) with MTTF 1y to 0.9 (")
 
 
 def test_question_of_time_is_answered_in_time() -> None:
     study = study_of(objective="stall_fraction", sweep={"detection": ["1s", "10s"]})
-    verdict, _ = judged(study, [0, 0], stalled=[1e-6, 1e-5])
-    headline = plain(verdict.headline)
-    assert headline.startswith(
+    assert headline(study, [0, 0], stalled=[1e-6, 1e-5]).startswith(
         "Run detection 1s: it lets writes wait for a silent broker for the shortest time: 31.5 s ("
     )
 
