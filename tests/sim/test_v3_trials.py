@@ -43,7 +43,7 @@ def results() -> Results:
 
 
 def count(found: list[TrialResult], kind: str) -> int:
-    return sum(row.kind == kind for result in found for row in result.rows)
+    return sum(row.row().kind == kind for result in found for row in result.rows)
 
 
 def test_all_generations_meet_the_same_failures(results: Results) -> None:
@@ -90,8 +90,8 @@ def test_a_quiet_month_costs_no_events_and_a_failure_a_few_hundred(results: Resu
 
 def test_an_oracle_ends_the_session_of_a_crashed_broker() -> None:
     result = run_trial(BASE.model_copy(update={"detection_ms": None}), trial_seed(1, 0))
-    crashed = [row.time_ms for row in result.rows if row.kind == Crash.KIND]
-    states = [row.time_ms for row in result.rows if row.kind == State.KIND]
+    crashed = [row.time_ms for row in result.rows if row.what.KIND == Crash.KIND]
+    states = [row.time_ms for row in result.rows if row.what.KIND == State.KIND]
     assert any(0 < state - crash < 1_000 for crash in crashed for state in states)
 
 

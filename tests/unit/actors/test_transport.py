@@ -199,7 +199,11 @@ async def test_gathered_messages_are_sent_when_the_first_call_ends_or_the_frame_
 
 
 @on_loop
-async def test_a_message_that_can_wait_does_not_end_a_held_call(peers: FakePeers) -> None:
+async def test_a_message_that_can_wait_does_not_end_a_held_call(
+    peers: FakePeers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit in ("MAX_DELAY_S", "HOLD_S"):
+        monkeypatch.setattr(module, limit, 3_600)
     peers.transport.send(1, high_watermark(100))
     call = peers.call(frame_of(5))
     await settled()
