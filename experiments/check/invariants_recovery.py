@@ -148,7 +148,7 @@ class RecoveryHasRequiredResponses(_OutcomeCheck):
     def _check_outcome(self, view: PartitionView, outcome: RecoveryDecided) -> str:
         assert view.image is not None
         before = view.truth.state
-        responded = _answers(outcome).keys()
+        responded = frozenset(_answers(outcome))
         required = {*before.isr, *before.elr, *before.last_known_elr} if before is not None else set()
         if outcome.mode == "balanced" and not (required and required <= responded):
             return f"of the required {sorted(required)}, {sorted(required - responded)} have not responded"
@@ -242,7 +242,7 @@ class RecoveryLeavesNothingReachable(Invariant):
     def _decided(self, view: PartitionView, outcome: RecoveryDecided) -> str:
         began, before = self._began.pop(view.partition), self._active.pop(view.partition)
         now = _active_replicas(view)
-        heard = _answers(outcome).keys()
+        heard = frozenset(_answers(outcome))
         timeout_ms = min(began.timeout_ms, _timeout_ms(view))
         if outcome.mode == "proactive" and began.waited_ms(self.truth.cluster) < timeout_ms:
             missing = (began.holders & _holders(view)) - heard
