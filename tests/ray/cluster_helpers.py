@@ -59,8 +59,6 @@ class RunningCluster:
         self._within_ms = within_ms
         self._commands = 0
 
-    # -- waiting -------------------------------------------------------------------------------------------------------
-
     def until(self, condition: Callable[[], bool], what: str) -> None:
         def holds() -> bool:
             self.meanwhile()
@@ -93,8 +91,6 @@ class RunningCluster:
 
         self.until(is_whole, "the ISR is whole")
         return self.leader()
-
-    # -- commands ------------------------------------------------------------------------------------------------------
 
     def submit(self, make: Callable[[int], Command]) -> int:
         """Submits `make(command_id)` with an unused command id. Returns the id."""
@@ -148,8 +144,6 @@ class RunningCluster:
         successor = self._became_active(at_ms)
         assert successor is not None
         return killed, successor
-
-    # -- state ---------------------------------------------------------------------------------------------------------
 
     def active_controller(self) -> NodeId:
         """Waits for an active controller and returns its id."""

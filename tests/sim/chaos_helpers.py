@@ -82,8 +82,6 @@ class Chaos:
             plan.append((write_ms, "write", number))
         return sorted(plan, key=lambda item: (item[0], item[1], str(item[2])))
 
-    # -- actions -------------------------------------------------------------------------------------------------------
-
     def _write(self, number: int) -> None:
         partition = PARTITIONS[number % len(PARTITIONS)]
         payload = msgpack.packb([number])
@@ -153,8 +151,6 @@ class Chaos:
             assert isinstance(outcome, ProduceOutcome), f"no outcome of write {number}"
             if outcome.error is ErrorCode.NONE:
                 self.acked[partition].append(payload)
-
-    # -- what must hold afterwards -------------------------------------------------------------------------------------
 
     def complaints(self) -> list[str]:
         """Everything that is not as it should be once all has healed."""

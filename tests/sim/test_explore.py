@@ -128,6 +128,7 @@ def test_the_shortest_counterexample_of_a_mutant(
     assert (report.violation.invariant, report.violation.steps) == (invariant, steps)
 
 
+@pytest.mark.slow
 def test_sessions_that_every_incarnation_numbers_alike_are_confused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fetch of a crashed process is held up and answered to the next one, whose own session has the same number."""
     bounds = {"records": 0, "lossy": 0, "fences": 1, "crashes": 1, "delays": 1}
@@ -204,6 +205,7 @@ PAIR = replace(spec(delays=0), brokers=2, min_isr=1, strategy="proactive")
 """Two brokers with min ISR 1 and a recovery strategy."""
 
 
+@pytest.mark.slow
 def test_a_search_with_failovers_ends() -> None:
     without, once = run(spec(fences=1, delays=0)), run(spec(fences=1, failovers=1, delays=0))
     assert once.complete
@@ -211,6 +213,7 @@ def test_a_search_with_failovers_ends() -> None:
     assert once.distinct_states > 5 * without.distinct_states
 
 
+@pytest.mark.slow
 def test_a_search_with_a_recovery_ends() -> None:
     """Each broker may lose its session; the empty one may be elected once the time of the recovery is over."""
     report = run(replace(PAIR, bounds={**PAIR.bounds, "fences": 2, "recoveries": 1}))
@@ -238,6 +241,7 @@ def test_the_shortest_counterexample_of_a_mutant_of_recovery(
     assert len([line for line in report.violation.story if line.startswith("-- ")]) == steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "bounds"),
     [
@@ -306,6 +310,7 @@ def test_the_command_ends_with_its_verdict(arguments: list[str], words: str) -> 
     assert words in result.stdout.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_mutant_has_no_effect_after_its_block() -> None:
     with switched_off(all_mutants()["acks-all-answered-at-append"]):
         pass

@@ -116,6 +116,7 @@ def test_an_engine_without_messages_gives_a_run_with_its_steps() -> None:
     assert "Messages between processes are not recorded" in run.notes[0]
 
 
+@pytest.mark.slow
 def test_a_timeline_with_a_mutant_beside_the_original(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -374,6 +374,7 @@ def without_maximal_isr(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
+@pytest.mark.slow
 def test_a_broken_guard_is_found_shrunk_and_replayed(
     without_maximal_isr: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -394,6 +395,7 @@ def test_a_broken_guard_is_found_shrunk_and_replayed(
     assert replayed["trace_hash"] != replayed["saved_trace_hash"] == file.trace_hash
 
 
+@pytest.mark.slow
 def test_a_guard_is_switched_off_by_name_and_the_file_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

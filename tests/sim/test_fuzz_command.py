@@ -37,6 +37,7 @@ def test_the_command_reports_in_the_agreed_form(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_hunt_ends_with_its_verdict(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -158,6 +158,7 @@ def test_verdicts_come_in_order_and_survivors_are_named() -> None:
         assert "not in 1" in page([survivor])
 
 
+@pytest.mark.slow
 def test_swarm_verdicts_are_made_without_the_focus() -> None:
     names = ["partition-epoch-not-raised", "reassignment-completes-below-min-isr"]
     found, swarmed = (list(verdicts(names, seeds=1, jobs=1, swarm=swarm)) for swarm in (False, True))

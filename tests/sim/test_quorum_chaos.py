@@ -43,6 +43,7 @@ def test_three_hundred_more_random_runs_violate_no_property(block: int) -> None:
     assert [(seed, found.violation) for seed in seeds if (found := chaos.run(seed)).violation] == []
 
 
+@pytest.mark.slow
 def test_random_runs_contain_every_kind_of_fault(outcomes: list[ChaosOutcome]) -> None:
     counts = sum((found.counts for found in outcomes), Counter[str]())
     assert {fault: counts[fault] for fault in FAULTS if counts[fault] < 15} == {}
@@ -90,6 +91,7 @@ def test_a_listener_does_not_change_a_run(outcomes: list[ChaosOutcome]) -> None:
     assert {event.replica.role for event in seen if event.replica is not None} >= {Role.LEADER, Role.FOLLOWER}
 
 
+@pytest.mark.slow
 def test_steps_do_not_depend_on_the_hash_seed(outcomes: list[ChaosOutcome]) -> None:
     def under(hash_seed: str) -> str:
         environment = os.environ | {"PYTHONHASHSEED": hash_seed}

@@ -157,6 +157,7 @@ def test_splitting_agrees_with_plain_sampling_where_failures_have_a_memory(monke
     assert split_error < 0.7 * split
 
 
+@pytest.mark.slow
 def test_splitting_weights_losses_with_the_shares_of_paths_that_came_close(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(splitting, "EFFORT", 25)
     levels = levels_of(AGEING)

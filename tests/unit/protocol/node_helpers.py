@@ -189,8 +189,6 @@ class BrokerBench:
         assert self.node.state is LifecycleState.RUNNING
         return self
 
-    # -- what it did ---------------------------------------------------------------------------------------------------
-
     def sends(self, kind: type[M]) -> list[tuple[NodeId, M]]:
         return [(e.to, e.message) for e in self.effects if isinstance(e, Send) and isinstance(e.message, kind)]
 
@@ -217,8 +215,6 @@ class BrokerBench:
     @property
     def high_watermark(self) -> int:
         return self.replica.log.high_watermark
-
-    # -- the data path -------------------------------------------------------------------------------------------------
 
     def produce(self, acks: int = -1, count: int = 1, correlation_id: int = 7, **fields: object) -> BrokerBench:
         wanted = {"correlation_id": correlation_id, "topic": "t", "partition": 0, "acks": acks, "batch": batch(count)}

@@ -38,6 +38,7 @@ def test_the_report_has_a_row_per_size() -> None:
     assert "grows with size" in report.notes[0]
 
 
+@pytest.mark.slow
 def test_one_size_has_no_growth_exponent() -> None:
     report = run([100])
     assert report.document["growth_exponent"] is None

@@ -157,6 +157,7 @@ def records_of(image: MetadataImage, what: str, topic_id: str, index: int, more:
     return [kind(topic_id=topic_id, partition_id=index, **more)]
 
 
+@pytest.mark.slow
 @pytest.mark.covers("I2", "I3", "I4", "I7")
 @settings(max_examples=300, deadline=None)
 @given(generation=st.sampled_from(LOG_GENERATIONS), script=st.lists(events(), max_size=40))

@@ -59,8 +59,6 @@ class MetadataScript(ControllerScript):
         allowed = may(self.bench.state.image, command.get("as", "User:alice"), operation, *[topic] * bool(topic))
         yield "yes" if allowed else "no"
 
-    # -- topics --------------------------------------------------------------------------------------------------------
-
     def do_describe(self, command: Command) -> Iterator[str]:
         """`describe a b limit=2 cursor=b:1`: DescribeTopicPartitions; `briefly`: the indexes of partitions alone."""
         is_brief, wanted = command.flag("briefly"), command.get("cursor")
@@ -110,8 +108,6 @@ class MetadataScript(ControllerScript):
             for item in found.partitions
         )
 
-    # -- the cluster ---------------------------------------------------------------------------------------------------
-
     def do_describe_cluster(self, command: Command) -> Iterator[str]:
         found = self.read(DescribeClusterRequest(correlation_id=5))
         assert isinstance(found, DescribeClusterResponse)
@@ -123,8 +119,6 @@ class MetadataScript(ControllerScript):
     def do_describe_acls(self, command: Command) -> Iterator[str]:
         found = self.read(DescribeAclsRequest(correlation_id=5))
         yield from list(said_of_error(found)) or [f"{len(found.acls)} entries"]  # type: ignore[attr-defined]
-
-    # -- configs -------------------------------------------------------------------------------------------------------
 
     def do_configs(self, command: Command) -> Iterator[str]:
         """`configs topic t min.insync.replicas`: DescribeConfigs, with the sources of the value in their order."""

@@ -60,8 +60,6 @@ class QuorumControllerScript(Script):
         line = [said for effect in effects if (said := self.said(effect))]
         return [*printed, " | ".join(line)] if line else printed
 
-    # -- the quorum ----------------------------------------------------------------------------------------------------
-
     def do_controller(self, command: Command) -> None:
         """`controller unclean.recovery.strategy=manual`: it has just started."""
         static = {name: parsed(value) for name, value in command.named().items()}
@@ -124,8 +122,6 @@ class QuorumControllerScript(Script):
     def do_at(self, command: Command) -> None:
         self.bench.now_ms = int(command.next())
 
-    # -- its clients ---------------------------------------------------------------------------------------------------
-
     def do_register(self, command: Command) -> None:
         self.bench.register(int(command.next()), command.next("one"))
 
@@ -168,8 +164,6 @@ class QuorumControllerScript(Script):
         checksum = f"image {zlib.crc32(pack_records(image.to_records())):08x}"
         yield f"{node.quorum.role}, {active}; {offsets}; {len(node.records)} records published; {checksum}"
         yield f"brokers {brokers}"
-
-    # -- effects in words ----------------------------------------------------------------------------------------------
 
     def said(self, effect: Effect) -> str:
         match effect:

@@ -82,8 +82,6 @@ class RecoveryManagerScript(Script):
             case Exit():
                 yield "exit"
 
-    # -- the controller ------------------------------------------------------------------------------------------------
-
     def do_request(self, command: Command) -> None:
         """`request 0,1@77 proactive id=2 partitions=0-2 by=3000`: recoveries, all replicas required if balanced."""
         members = [word.partition("@") for word in command.next().split(",")]
@@ -116,8 +114,6 @@ class RecoveryManagerScript(Script):
 
     def do_shutdown(self, command: Command) -> None:
         self.receive(9000, ShutdownCommand())
-
-    # -- brokers and time ----------------------------------------------------------------------------------------------
 
     def do_answer(self, command: Command) -> None:
         """`answer 0 end=9 epoch=77 leader_epoch=3`: of the last request to broker 0; or with `error=`."""

@@ -63,8 +63,6 @@ class Bench:
         self.effects = self.node.fire(self.now_ms, name)
         return self
 
-    # -- what it did ---------------------------------------------------------------------------------------------------
-
     def sends(self, kind: type[M]) -> list[tuple[int, M]]:
         return [(e.to, e.message) for e in self.effects if isinstance(e, Send) and isinstance(e.message, kind)]
 
@@ -92,8 +90,6 @@ class Bench:
     @property
     def end(self) -> int:
         return self.node.replica.log.end_offset
-
-    # -- the quorum ----------------------------------------------------------------------------------------------------
 
     def elect(self) -> Bench:
         """The election timeout expires, and 1001 grants its pre-vote and vote."""
@@ -146,8 +142,6 @@ class Bench:
             batches=tuple(found),
         )
         return self.receive(self.node.replica.leader, answer)
-
-    # -- its clients ---------------------------------------------------------------------------------------------------
 
     def register(self, broker: int = 0, incarnation_id: str = "one") -> Bench:
         self.number += 1

@@ -62,6 +62,7 @@ def test_page_has_the_drawings_and_numbers_without_javascript(page: str) -> None
     assert "<code>unclean.recovery.strategy</code> of the cluster" in page
 
 
+@pytest.mark.slow
 def test_charts_of_the_script_are_those_of_the_page(page: str) -> None:
     found = re.search(r'<script type="application/json" id="charts">(.*?)</script>', page, re.S)
     assert found is not None
@@ -138,6 +139,7 @@ def test_curve_is_drawn_along_a_swept_failure_rate() -> None:
     assert "failures per broker and year" in page
 
 
+@pytest.mark.slow
 def test_page_has_what_clients_and_operators_measured_where_anything_was(page: str) -> None:
     assert 'id="measured"' not in page
     times = Quantiles(2_500.0, 5_000.0, 9_000.0)
@@ -229,6 +231,7 @@ def section(page: str, name: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", found))
 
 
+@pytest.mark.slow
 def test_a_cluster_of_your_size_has_the_metric_of_the_question() -> None:
     """18 losses per partition-year with acks=1 are 1,800 in 100 partitions; of acks=all none was seen there."""
     study = study_of(base={"acks": 1}, sweep={"min_insync_replicas": [1, 2]})

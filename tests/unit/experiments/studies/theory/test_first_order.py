@@ -72,6 +72,7 @@ def test_wrong_options_are_refused(arguments: list[str], found: str) -> None:
     assert (done.exception.source, str(done.exception.found)) == ("--coverage", found)
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_document(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MODELS", {"own failures": {}})
     done = CliRunner().invoke(application(), ["study", "validate", "--coverage", "1", "--jobs", "1", "--json"])

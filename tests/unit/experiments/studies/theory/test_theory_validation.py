@@ -183,6 +183,7 @@ def test_wrong_cells_are_one_line(tmp_path: Path, text: str, message: str) -> No
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_answers_by_the_names_of_the_metrics() -> None:
     found = answer(HARSH.model_copy(update={"generation": "kip-497"}))
     assert found is not None
@@ -258,6 +259,7 @@ def test_command_names_cells_without_enough_events(tmp_path: Path) -> None:
     assert "loss_rate: 3.5e-08 events expected in 2 trials, 50 of them would take 2,890,413,712 trials" in lines[2]
 
 
+@pytest.mark.slow
 def test_command_compares_rare_losses(tmp_path: Path) -> None:
     given = "broker_mttf: 20d, broker_mttr: 6h, detection: instant, min_insync_replicas: 1, duration: 9d, trials: 24"
     done = validated(tmp_path, f"- {{generation: kip-966, {given}, estimator: importance}}", "--json")

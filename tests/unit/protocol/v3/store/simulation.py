@@ -132,8 +132,6 @@ class World:
         self._nodes[node.node_id] = node
         self._carry_out(node.node_id, node.start(self.now_ms))
 
-    # -- faults --------------------------------------------------------------------------------------------------------
-
     def start_store(self) -> None:
         rng = Random(self.rng.random())
         self._start(StoreNode(self.settings, self.disk, rng, snapshot_every=self._snapshot_every))
@@ -162,8 +160,6 @@ class World:
         for number, target, action in self._held:
             heappush(self._events, (self.now_ms, number, target, action))
         self._held.clear()
-
-    # -- running -------------------------------------------------------------------------------------------------------
 
     def submit(self, tag: object, operations: Operations, client: int = 0) -> None:
         node = self.clients[client]
