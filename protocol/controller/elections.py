@@ -5,9 +5,13 @@ DESIGNATION names the leader of each partition; the records that this replica la
 query the replicas for the ends of their logs through the recovery manager, and their response waits for the result
 (`recovery_requests.py`). Where unclean recovery is disabled they are refused.
 
-A refused partition does not affect the others.
-Departures from Kafka's code: CLUSTER_ACTION instead of ALTER, the limit and designations follow KIP-966; a partition
-that is named twice is refused, as a topic that is named twice is, where Kafka carries out an election for each mention.
+Checks, in this order. Of the whole request: the principal (CLUSTER_ACTION), the number of topics, a designation for all
+partitions. Of each partition: whether it is named twice, whether it exists, its `desired_leaders`, whether an election
+is needed, and whether a replica can be elected. A refused partition does not affect the others.
+
+Departures from Kafka's code, which requires ALTER instead of CLUSTER_ACTION, has neither limit nor designations, and
+carries out an election for each mention of a partition: the first three follow KIP-966; a partition that is named twice
+is answered with INVALID_REQUEST, as a topic that is named twice is.
 """
 
 from __future__ import annotations

@@ -49,7 +49,9 @@ from protocol.v3.store.records import REMOVED, DamagedNodeError, ReplicasNode, T
 
 
 def read_requests(root: str) -> Procedure[dict[TopicPartition, bytes]]:
-    """The data of all requests under `root`, in order, with watches. The empty node of a topic is removed."""
+    """The data of all requests under `root`, by partition and in order, with watches. A node with an unknown name
+    raises an alert and stays; the empty node of a topic is removed.
+    """
     keys: list[TopicPartition] = []
     for name in (yield from children(root)):
         path = f"{root}/{name}"
