@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 UV := $(or $(shell command -v uv 2>/dev/null),$(TOOLS)/bin/uv)
 STUDY := min-isr-2
 COMPUTING := tests/house tests/unit tests/sim
-# Two processes with the tests on Ray, which wait most of the time, and two that compute (tests/distribution.py).
+# One process with the tests on Ray, which wait most of the time, and two that compute (tests/distribution.py).
 MANY := --dist loadfile --no-loadscope-reorder -n
 ARGS ?=
 SEEDS ?= 0..99
@@ -42,7 +42,7 @@ $(TOOLS)/bin/uv:
 
 test: chromium $(INSTALLED) ## everything: the checks, then all tests; the slowest 30 are listed
 	@$(MAKE) --no-print-directory --jobs 2 check collected
-	$(BIN)/pytest $(MANY) 4 --durations 30 $(ARGS)
+	$(BIN)/pytest $(MANY) 3 --durations 30 $(ARGS)
 
 proof: $(INSTALLED) ## the tests that are the proof: 60 fuzz seeds, determinism, every mutant, an exhaustive search
 	$(BIN)/pytest -n 2 --dist worksteal $(COMPUTING) -m proof $(ARGS)
