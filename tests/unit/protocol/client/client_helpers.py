@@ -56,7 +56,7 @@ class ClientBench:
         self.timers: dict[str, int] = {}
         self.outcomes: list[Message] = []
         self.sent: list[tuple[int, Message]] = []
-        self.node.start(0)
+        assert self.node.start(0) == []
 
     def receive(self, sender: int, message: Message) -> ClientBench:
         self.sent = []
