@@ -122,7 +122,8 @@ class FetchSessions:
         error = _refusal_of_session(state, renewal.session, renewal.requests)
         if error is not ErrorCode.NONE:
             self._queue_session_status(fetcher, renewal.session, 0, error)
-        if error is not ErrorCode.NONE or renewal.session < state.session:
+            return False
+        if renewal.session < state.session:
             return False
         if renewal.answers < state.answers:
             self._queue_session_status(fetcher, state.session, state.answers, ErrorCode.NONE)
@@ -142,9 +143,10 @@ class FetchSessions:
         self._sessions[fetcher].leads = True
 
     def _session(self, fetcher: FetcherKey) -> _Session:
-        if fetcher not in self._sessions:
-            self._sessions[fetcher] = _Session()
-        return self._sessions[fetcher]
+        state = self._sessions.get(fetcher)
+        if state is None:
+            state = self._sessions[fetcher] = _Session()
+        return state
 
     def _is_current_incarnation(self, fetcher: FetcherKey, broker_epoch: Epoch) -> bool:
         """False for a broker epoch older than the newest one seen. A newer one resets all sessions of the follower."""
@@ -167,10 +169,11 @@ class FetchSessions:
 
     def withdraw(self, fetcher: FetcherKey, key: TopicIdPartition) -> FetchPartition | None:
         """Removes the partition from the fetcher's queue and window; returns the fetch if it was queued."""
-        if fetcher not in self._sessions:
+        state = self._sessions.get(fetcher)
+        if state is None:
             return None
-        self._sessions[fetcher].release(key)
-        return self._sessions[fetcher].ready.pop(key, None)
+        state.release(key)
+        return state.ready.pop(key, None)
 
     def forget(self, follower: BrokerId) -> None:
         """Drops all sessions of a follower that has been silent for `replica.lag.time.max.ms`."""
@@ -253,7 +256,9 @@ class FetchSessions:
         room = self._window_bytes - state.in_flight_bytes
         is_first = state.in_flight_bytes == 0
         for key, fetch in state.ready.items():
-            share = self._share(key, fetch, room, is_first) if room > 0 or is_first else None
+            if room <= 0 and not is_first:
+                break
+            share = self._share(key, fetch, room, is_first)
             if share is None:
                 break
             shares.append(share)

@@ -102,8 +102,10 @@ class Reads:
 
     def _complete(self, replica: Replica, is_due: Callable[[_DelayedRead], bool]) -> None:
         delayed = self._delayed[replica.key]
-        self._delayed[replica.key] = [item for item in delayed if not is_due(item)]
-        if not self._delayed[replica.key]:
+        waiting = [item for item in delayed if not is_due(item)]
+        if waiting:
+            self._delayed[replica.key] = waiting
+        else:
             del self._delayed[replica.key]
         for item in filter(is_due, delayed):
             self._answer(replica, item.client, item.request)

@@ -18,6 +18,7 @@ AckedChangeIsCommitted are what users of the log rely on. The liveness propertie
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -54,15 +55,15 @@ Fetch = QuorumFetchRequest | FetchSnapshotRequest
 
 
 @dataclass
-class SafetyInvariant:
+class SafetyInvariant(ABC):
     """Base of the safety invariants. `check` runs after every step of a running replica, `check_stopped` after a step
     that ended its process. Both yield descriptions of violations, of which the first one ends the run.
     """
 
     view: GlobalView
 
-    def check(self, step: ReplicaStep, replica: QuorumReplica) -> Iterator[str]:
-        raise NotImplementedError
+    @abstractmethod
+    def check(self, step: ReplicaStep, replica: QuorumReplica) -> Iterator[str]: ...
 
     def check_stopped(self, step: ReplicaStep) -> Iterator[str]:
         return iter(())
