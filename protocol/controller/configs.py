@@ -170,22 +170,19 @@ def alter_configs(
 def _require_well_formed(resource: AlterConfigsResource, incremental: bool) -> None:
     """Raises Refused with INVALID_REQUEST for a resource that is malformed whatever the state of the cluster."""
     is_topic = resource.resource_type is ConfigResourceType.TOPIC
-    reason = ""
     if is_topic and not resource.resource_name:
-        reason = "a topic needs a name; the default of topics is the cluster's"
-    elif not is_topic and resource.resource_name:
+        raise Refused(ErrorCode.INVALID_REQUEST, "a topic needs a name; the default of topics is the cluster's")
+    if not is_topic and resource.resource_name:
         reason = "single brokers have no configs; an empty name is the cluster's default"
+        raise Refused(ErrorCode.INVALID_REQUEST, reason)
     twice = named_twice(change.name for change in resource.configs)
     for change in resource.configs:
-        if reason:
-            break
         require_once(change.name, twice)
         if not incremental and change.operation is not ConfigOperation.SET:
             reason = f"{change.name}: {change.operation.name} is for incremental changes"
-        elif change.operation is not ConfigOperation.DELETE and change.value is None:
-            reason = f"{change.name}: no value"
-    if reason:
-        raise Refused(ErrorCode.INVALID_REQUEST, reason)
+            raise Refused(ErrorCode.INVALID_REQUEST, reason)
+        if change.operation is not ConfigOperation.DELETE and change.value is None:
+            raise Refused(ErrorCode.INVALID_REQUEST, f"{change.name}: no value")
 
 
 def _admitted(

@@ -118,7 +118,8 @@ def _elect(
         reason = f"broker {desired} is none of the replicas {list(partition.replicas)}"
         raise Refused(ErrorCode.INVALID_REQUEST, reason)
     preferred = kind is ElectionType.PREFERRED
-    if partition.leader == (partition.replicas[0] if preferred else partition.leader) != NO_LEADER:
+    wanted = partition.replicas[0] if preferred else partition.leader
+    if partition.leader == wanted != NO_LEADER:
         raise Refused(ErrorCode.ELECTION_NOT_NEEDED, f"broker {partition.leader} leads")
     if kind in _LONGEST_LOG:
         _require_recoverable(state, partition, kind)

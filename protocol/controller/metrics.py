@@ -100,17 +100,16 @@ class PartitionGauges:
     def _evaluate(self, key: TopicIdPartition, partition: PartitionState) -> None:
         min_isr = self._state.image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, len(partition.replicas))
         needed = recovery_need(self._state.image, key, partition)
-        for members, counts in zip(
-            self.counted.values(),
-            (
-                len(partition.isr) < min_isr,
-                partition.leader == NO_LEADER,
-                needed in (RecoveryNeed.RECOVERY, RecoveryNeed.LAST_KNOWN),
-                needs_user(self._state, key, partition),
-            ),
-            strict=True,
+        for name, counts in (
+            (metrics.UNDER_MIN_ISR, len(partition.isr) < min_isr),
+            (metrics.OFFLINE, partition.leader == NO_LEADER),
+            (metrics.UNCLEAN_RECOVERY, needed in (RecoveryNeed.RECOVERY, RecoveryNeed.LAST_KNOWN)),
+            (metrics.MANUAL_ELECTION_REQUIRED, needs_user(self._state, key, partition)),
         ):
-            (members.add if counts else members.discard)(key)
+            if counts:
+                self.counted[name].add(key)
+            else:
+                self.counted[name].discard(key)
 
 
 class ControllerMetrics:
