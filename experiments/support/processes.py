@@ -47,16 +47,18 @@ def _begin_worker(parent: int) -> None:
 
 
 def processes_naming(folders: Iterable[Path]) -> list[int]:
-    """The ids of the processes whose command line names one of the folders, as those of a private Ray do."""
+    """The ids of the other processes whose command line or environment, as they began, names one of the folders: those
+    of a private Ray do. Processes of other users are left out, as their environment cannot be read.
+    """
     names = [str(folder).encode() for folder in folders]
     found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for path in Path("/proc").glob("[0-9]*"):
         try:
-            line = path.read_bytes()
-        except (FileNotFoundError, ProcessLookupError):
+            text = (path / "cmdline").read_bytes() + (path / "environ").read_bytes()
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
-        if any(name in line for name in names):
-            found.append(int(path.parent.name))
+        if any(name in text for name in names) and int(path.name) != os.getpid():
+            found.append(int(path.name))
     return found
 
 

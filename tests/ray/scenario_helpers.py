@@ -1,8 +1,7 @@
 """A scenario on ray: its own expectations, the checks of its recording, and the same end state as on sim.
 
-Most scenarios wait for sessions to expire. Where a file leaves the session timeout to Kafka's default of 9 s, both
-engines run it with a shorter one here, since no step depends on its length; and no step `wait` takes longer than
-`LONGEST_WAIT_MS`.
+Most scenarios wait for sessions to expire, for a fixed time or for a data-loss hook. Here both engines run the scenario
+with shorter ones: no step depends on their length, except where a file sets sessions longer than Kafka's default.
 """
 
 from __future__ import annotations
@@ -19,16 +18,22 @@ from tests.sim.scenario_helpers import run_scenario, spec_of
 
 SAME = ("leader", "leader_epoch", "replicas", "elr", "last_known_elr", "leader_recovery_state", "high_watermark")
 
-
-SHORT_SESSIONS = {"broker.session.timeout.ms": 2_000, "broker.heartbeat.interval.ms": 300}
-LONGEST_WAIT_MS = 8_000
+SESSION = "broker.session.timeout.ms"
+DEFAULT_SESSION_MS = 9_000
+SHORT_SESSIONS = {SESSION: 2_000, "broker.heartbeat.interval.ms": 300}
+HOOK = "unclean.leader.hook"
+SHORT_HOOK = "experiments.scenarios.hooks:wait_10s"
+LONGEST_WAIT_MS = 4_000
 
 
 def with_short_times(scenario: Scenario) -> Scenario:
-    """The scenario with `SHORT_SESSIONS`, unless its file sets the session timeout, and with shorter waits."""
-    config = scenario.cluster.config
-    if "broker.session.timeout.ms" not in config:
-        config = {**config, **SHORT_SESSIONS}
+    """The scenario with `SHORT_SESSIONS`, unless its file sets longer ones than the default, with `SHORT_HOOK` where it
+    has a hook, and with waits of `LONGEST_WAIT_MS` at most."""
+    config = dict(scenario.cluster.config)
+    if int(str(config.get(SESSION, DEFAULT_SESSION_MS))) <= DEFAULT_SESSION_MS:
+        config |= SHORT_SESSIONS
+    if HOOK in config:
+        config[HOOK] = SHORT_HOOK
     steps = [_shorter(step) for step in scenario.steps]
     return scenario.model_copy(
         update={"cluster": scenario.cluster.model_copy(update={"config": config}), "steps": steps}

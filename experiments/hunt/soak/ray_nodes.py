@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from experiments.engines.ray.session import PRIVATE_ENVIRONMENT, Handle, RayArguments, orderly_signals, stay_on_loopback
+from experiments.support.processes import kill, processes_naming
 
 NODE_CPUS = 2
 OBJECT_STORE_BYTES = 80 * 1024 * 1024
@@ -108,6 +109,8 @@ def ray_nodes(workers: int, cpus: int = NODE_CPUS) -> Iterator[RayNodes]:
             ray.shutdown()
             for node in [*cluster.worker_nodes, *([cluster.head_node] if cluster.head_node else [])]:
                 cluster.remove_node(node, allow_graceful=False)
+            for pid in processes_naming([Path(folder)]):
+                kill(pid)  # agents, which try for a minute to report the end of their raylet to the control store
             for name, value in before.items():
                 if value is None:
                     os.environ.pop(name, None)
