@@ -1,36 +1,177 @@
-"""Runs the `isray` command in a process of its own, without the RAY_ variables of these tests; processes and ports."""
+"""Runs `isray` commands as a user does, each in a process of its own, but without the time that the imports take.
+
+A server that has made the imports forks for every command. It has one thread and has imported neither Ray nor Spark:
+they start threads, which a fork would lose, and read the environment. `/proc/PID` of a command shows the command line
+and the first environment of the server, with the mark of `tests/strays.py`. All else is as with a new interpreter.
+"""
 
 from __future__ import annotations
 
+import gc
+import json
 import os
+import select
+import signal
 import socket
-import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from subprocess import PIPE, Popen, TimeoutExpired
+from typing import Any
+
+from experiments.cli.main import application
 
 ROOT = Path(__file__).parent.parent.parent
 WITHIN_S = 280
+SERVER = """
+import asyncio, jsonschema, requests  # which Ray imports
+from tests.ray.command_helpers import serve
+serve()
+from experiments.cli.__main__ import run
+run()
+"""
+NOT_IN_SERVER = {"ray", "pyspark", "grpc", "pyarrow", "numpy"}
+MAX_REQUEST_BYTES = 1 << 17
 
 
-def isray(*arguments: str, folder: Path, within_s: float = WITHIN_S) -> tuple[int, str, str]:
-    """Runs `isray` with the arguments in a folder. Returns exit code, standard output and standard error."""
+def command_environment() -> dict[str, str]:
+    """The environment of a command: that of this process without the RAY_ variables of these tests."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    command = [sys.executable, "-c", "from experiments.cli.__main__ import run; run()", *arguments]
-    environment = inherited | {"PYTHONPATH": str(ROOT), "TERM": "dumb", "COLUMNS": "120"}
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=within_s, cwd=folder
-    )
-    return done.returncode, done.stdout, done.stderr
+    return inherited | {"PYTHONPATH": str(ROOT), "TERM": "dumb", "COLUMNS": "120"}
 
 
-def command_lines() -> Iterator[bytes]:
-    """The command lines of all processes."""
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+class Command(Popen[str]):
+    """A command in a folder. Its parent is not this process: its pid and status are told."""
+
+    def __init__(
+        self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, stdin: int | None, out: int | None
+    ) -> None:
+        super().__init__(arguments, env=environment, cwd=folder, stdin=stdin, stdout=out, stderr=out, text=True)
+
+    def _execute_child(self, args: Any, *more: Any) -> None:
+        cwd, env, pipes = more[4], more[5], more[9:15]
+        files = [number if file == -1 else file for number, file in enumerate((pipes[0], pipes[3], pipes[5]))]
+        told, telling = os.pipe()
+        self._told = os.fdopen(told, "rb", buffering=0)
+        socket.send_fds(_server()[1], [json.dumps([args, env, str(cwd)]).encode()], [*files, telling])
+        os.close(telling)
+        self.pid = int(self._told.readline())
+        self._close_pipe_fds(*pipes)
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            if not select.select([self._told], [], [], timeout)[0]:
+                raise TimeoutExpired(self.args, timeout or 0)
+            with self._told:
+                self.returncode = os.waitstatus_to_exitcode(int(self._told.readline()))
+        return self.returncode
+
+    def poll(self) -> int | None:
+        with suppress(TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+
+@cache
+def _server() -> tuple[Popen[bytes], socket.socket]:
+    """The server of this process. Its standard input and output are the other end of the socket; it ends with ours."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with its:
+        command, end = [sys.executable, "-c", SERVER], its.fileno()
+        return Popen(command, env=command_environment(), cwd="/", stdin=end, stdout=end), ours
+
+
+def pytest_sessionfinish() -> None:
+    """Ends the server, if there is one."""
+    if _server.cache_info().currsize:
+        process, ours = _server()
+        ours.shutdown(socket.SHUT_RDWR)
+        process.wait()
+
+
+def serve() -> None:
+    """Returns in each process that is to run a command. Each has a parent of its own, which waits for its end."""
+    application()
+    assert not NOT_IN_SERVER & sys.modules.keys()
+    assert len(os.listdir("/proc/self/task")) == 1
+    gc.freeze()
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # that of a terminal is for the tests and the commands
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    control = socket.socket(fileno=os.dup(0))
+    while True:
+        request, files, _, _ = socket.recv_fds(control, MAX_REQUEST_BYTES, 4)
+        if not request:
+            os._exit(0)
+        if not os.fork():
+            break
+        for file in files:
+            os.close(file)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    control.close()
+    *standard, telling = files
+    if pid := os.fork():
+        os.dup2(telling, 0)
+        os.closerange(1, telling + 1)
+        os.write(0, b"%d\n" % pid)
+        os.write(0, b"%d\n" % os.waitpid(pid, 0)[1])
+        os._exit(0)
+    for number, file in enumerate(standard):
+        os.dup2(file, number)
+    os.closerange(3, telling + 1)
+    sys.argv[1:], environment, folder = json.loads(request)
+    set_by_imports = {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
+    os.environ.clear()
+    os.environ.update(set_by_imports | environment)
+    os.chdir(folder)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+
+
+def isray(
+    *arguments: str,
+    folder: Path,
+    within_s: float = WITHIN_S,
+    environment: Mapping[str, str] | None = None,
+    text: str | None = None,
+) -> tuple[int, str, str]:
+    """Runs `isray` with the arguments in a folder; `text`: its standard input, if not that of this process. Returns
+    exit code, standard output and standard error.
+    """
+    stdin = None if text is None else PIPE
+    with Command(arguments, environment or command_environment(), folder, stdin, PIPE) as command:
         try:
-            yield path.read_bytes()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
+            out, err = command.communicate(text, timeout=within_s)
+        finally:
+            command.kill()  # unless it has ended
+    return command.wait(), out, err
+
+
+class Shell:
+    """Runs the command with folders of its own for temporary files and state files."""
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="u", dir="/tmp"))
+        places = {"TMPDIR": str(self.folder), "XDG_RUNTIME_DIR": str(self.folder)}
+        self.environment = command_environment() | places | dict(environment or {})
+
+    def run(self, *arguments: str, text: str | None = None) -> tuple[int, str, str]:
+        return isray(*arguments, folder=Path("/"), environment=self.environment, text=text)
+
+    def begin(self, *arguments: str, output: int | None = None) -> Command:
+        """A command that runs on, with a pipe as its standard input. `output`: of `subprocess`, for both outputs."""
+        return Command(arguments, self.environment, Path("/"), PIPE, output)
+
+    def ok(self, *arguments: str) -> str:
+        code, out, err = self.run(*arguments)
+        assert code == 0, (arguments, out, err)
+        return out
+
+    def json(self, *arguments: str, code: int = 0) -> Any:
+        found, out, err = self.run(*arguments, "--json")
+        assert found == code, (arguments, out, err)
+        return json.loads(out)
 
 
 def free_port() -> int:

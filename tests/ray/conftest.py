@@ -17,6 +17,9 @@ import pytest
 
 from experiments.engines.ray.session import ray_session
 from tests.ray.cluster_helpers import ProcessPool
+from tests.ray.command_helpers import pytest_sessionfinish
+
+__all__ = ["pytest_sessionfinish"]
 
 
 class PrivateRay:
