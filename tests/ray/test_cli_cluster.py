@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +14,6 @@ import pytest
 from tests.ray.cluster_helpers import FAST
 from tests.ray.command_helpers import Shell
 from tests.strays import leaves_within, marked
-
-
-@pytest.fixture
-def shell() -> Iterator[Shell]:
-    made = Shell()
-    try:
-        yield made
-    finally:
-        made.run("down")
-        shutil.rmtree(made.folder, ignore_errors=True)
 
 
 @pytest.mark.covers("J8", "J10", "J12", "J16", "J17")

@@ -12,10 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.ray.cluster_helpers import FAST
-from tests.ray.command_helpers import Command
-from tests.ray.test_cli_cluster import Shell, shell
+from tests.ray.command_helpers import Command, Shell
 
-__all__ = ["shell"]
 READ = ("console-consumer", "--topic", "t", "--from-beginning")
 HOUR_MS = 3_600_000
 

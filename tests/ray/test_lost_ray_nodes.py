@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from subprocess import PIPE
 
@@ -33,14 +32,10 @@ def nodes() -> Iterator[RayNodes]:
 
 
 @pytest.fixture
-def shell(nodes: RayNodes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
-    made = Shell({"RAY_AUTH_MODE": "disabled", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"})
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(made.folder))
-    try:
-        yield made
-    finally:
-        made.run("down")
-        shutil.rmtree(made.folder, ignore_errors=True)
+def shell(nodes: RayNodes, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    shell.environment |= {"RAY_AUTH_MODE": "disabled", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(shell.folder))
+    return shell
 
 
 def up(shell: Shell, *options: str) -> None:
