@@ -22,7 +22,7 @@ EXEC_LOOKS = 1_000
 
 
 def marked(mark: str, variable: str = MARK) -> dict[int, str]:
-    """Process id -> command line of every other process, zombies excepted, whose environment holds the mark."""
+    """Process id -> command line of every other process, zombies excepted, whose environment holds `variable=mark`."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:

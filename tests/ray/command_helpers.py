@@ -1,8 +1,9 @@
 """Runs `isray` commands as a user does, each in a process of its own, but without the time that the imports take.
 
 A server that has made the imports forks for every command. It has one thread and has imported neither Ray nor Spark:
-they start threads, which a fork would lose, and read the environment. `/proc/PID` of a command shows the command line
-and the first environment of the server, with the mark of `tests/strays.py`. All else is as with a new interpreter.
+they start threads, which a fork would lose, and read the environment when they are imported. `/proc/PID` of a command
+shows the server's command line, and its environment, which has the mark of `tests/strays.py`; all else is as in a new
+interpreter.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def _server() -> tuple[Popen[bytes], socket.socket]:
 
 
 def pytest_sessionfinish() -> None:
-    """Ends the server, if there is one."""
+    """Ends the server, if there is one, before `tests/strays.py` looks for what was left behind."""
     if _server.cache_info().currsize:
         process, ours = _server()
         ours.shutdown(socket.SHUT_RDWR)
@@ -122,6 +123,7 @@ def serve() -> None:
         os.dup2(file, number)
     os.closerange(3, telling + 1)
     sys.argv[1:], environment, folder = json.loads(request)
+    # What `actors` sets when it is imported; the server begins without such variables.
     set_by_imports = {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
     os.environ.clear()
     os.environ.update(set_by_imports | environment)
