@@ -3,7 +3,7 @@
 A server that has made the imports forks for every command. It has one thread and has imported neither Ray nor Spark:
 they start threads, which a fork would lose, and read the environment when they are imported. `/proc/PID` of a command
 shows the server's command line, and its environment, which has the mark of `tests/strays.py`; all else is as in a new
-interpreter.
+interpreter. Commands that run beside the test have an interpreter of their own.
 """
 
 from __future__ import annotations
@@ -15,24 +15,23 @@ import select
 import signal
 import socket
 import sys
-import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from subprocess import PIPE, Popen, TimeoutExpired
+from tempfile import TemporaryFile, mkdtemp
 from typing import Any
 
 from experiments.cli.main import application
 
 ROOT = Path(__file__).parent.parent.parent
 WITHIN_S = 280
-SERVER = """
+RUN = "from experiments.cli.__main__ import run; run()"
+SERVER = f"""
 import asyncio, jsonschema, requests  # which Ray imports
 from tests.ray.command_helpers import serve
 serve()
-from experiments.cli.__main__ import run
-run()
+{RUN}
 """
 NOT_IN_SERVER = {"ray", "pyspark", "grpc", "pyarrow", "numpy"}
 MAX_REQUEST_BYTES = 1 << 17
@@ -44,36 +43,32 @@ def command_environment() -> dict[str, str]:
     return inherited | {"PYTHONPATH": str(ROOT), "TERM": "dumb", "COLUMNS": "120"}
 
 
-class Command(Popen[str]):
-    """A command in a folder. Its parent is not this process: its pid and status are told."""
-
-    def __init__(
-        self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, stdin: int | None, out: int | None
-    ) -> None:
-        super().__init__(arguments, env=environment, cwd=folder, stdin=stdin, stdout=out, stderr=out, text=True)
-
-    def _execute_child(self, args: Any, *more: Any) -> None:
-        cwd, env, pipes = more[4], more[5], more[9:15]
-        files = [number if file == -1 else file for number, file in enumerate((pipes[0], pipes[3], pipes[5]))]
+def isray(
+    *arguments: str,
+    folder: Path,
+    within_s: float = WITHIN_S,
+    environment: Mapping[str, str] | None = None,
+    text: str = "",
+) -> tuple[int, str, str]:
+    """Runs `isray` with the arguments in a folder and `text` as its standard input. Returns exit code, standard output
+    and standard error. TimeoutExpired, after a SIGKILL, for one that takes longer than `within_s`.
+    """
+    with TemporaryFile("w+") as given, TemporaryFile("w+") as out, TemporaryFile("w+") as err:
+        given.write(text)
+        given.seek(0)
         told, telling = os.pipe()
-        self._told = os.fdopen(told, "rb", buffering=0)
-        socket.send_fds(_server()[1], [json.dumps([args, env, str(cwd)]).encode()], [*files, telling])
+        request = json.dumps([arguments, dict(environment or command_environment()), str(folder)]).encode()
+        socket.send_fds(_server()[1], [request], [given.fileno(), out.fileno(), err.fileno(), telling])
         os.close(telling)
-        self.pid = int(self._told.readline())
-        self._close_pipe_fds(*pipes)
-
-    def wait(self, timeout: float | None = None) -> int:
-        if self.returncode is None:
-            if not select.select([self._told], [], [], timeout)[0]:
-                raise TimeoutExpired(self.args, timeout or 0)
-            with self._told:
-                self.returncode = os.waitstatus_to_exitcode(int(self._told.readline()))
-        return self.returncode
-
-    def poll(self) -> int | None:
-        with suppress(TimeoutExpired):
-            self.wait(0)
-        return self.returncode
+        with os.fdopen(told, "rb", buffering=0) as answer:
+            pid = int(answer.readline())
+            if not select.select([answer], [], [], within_s)[0]:
+                os.kill(pid, signal.SIGKILL)
+                raise TimeoutExpired(arguments, within_s)
+            code = os.waitstatus_to_exitcode(int(answer.readline()))
+        out.seek(0)
+        err.seek(0)
+        return code, out.read(), err.read()
 
 
 @cache
@@ -131,39 +126,21 @@ def serve() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
 
-def isray(
-    *arguments: str,
-    folder: Path,
-    within_s: float = WITHIN_S,
-    environment: Mapping[str, str] | None = None,
-    text: str | None = None,
-) -> tuple[int, str, str]:
-    """Runs `isray` with the arguments in a folder; `text`: its standard input, if not that of this process. Returns
-    exit code, standard output and standard error.
-    """
-    stdin = None if text is None else PIPE
-    with Command(arguments, environment or command_environment(), folder, stdin, PIPE) as command:
-        try:
-            out, err = command.communicate(text, timeout=within_s)
-        finally:
-            command.kill()  # unless it has ended
-    return command.wait(), out, err
-
-
 class Shell:
     """Runs the command with folders of its own for temporary files and state files."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="u", dir="/tmp"))
+        self.folder = Path(mkdtemp(prefix="u", dir="/tmp"))
         places = {"TMPDIR": str(self.folder), "XDG_RUNTIME_DIR": str(self.folder)}
         self.environment = command_environment() | places
 
-    def run(self, *arguments: str, text: str | None = None) -> tuple[int, str, str]:
+    def run(self, *arguments: str, text: str = "") -> tuple[int, str, str]:
         return isray(*arguments, folder=Path("/"), environment=self.environment, text=text)
 
-    def begin(self, *arguments: str, output: int | None = None) -> Command:
+    def begin(self, *arguments: str, output: int | None = None) -> Popen[str]:
         """A command that runs on, with a pipe as its standard input. `output`: of `subprocess`, for both outputs."""
-        return Command(arguments, self.environment, Path("/"), PIPE, output)
+        command, environment = [sys.executable, "-c", RUN, *arguments], self.environment
+        return Popen(command, env=environment, cwd="/", stdin=PIPE, stdout=output, stderr=output, text=True)
 
     def ok(self, *arguments: str) -> str:
         code, out, err = self.run(*arguments)

@@ -10,16 +10,17 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from subprocess import Popen
 
 from tests.ray.cluster_helpers import FAST
-from tests.ray.command_helpers import Command, Shell
+from tests.ray.command_helpers import Shell
 
 READ = ("console-consumer", "--topic", "t", "--from-beginning")
 HOUR_MS = 3_600_000
 
 
 @contextmanager
-def producing(shell: Shell, *more: str) -> Iterator[Command]:
+def producing(shell: Shell, *more: str) -> Iterator[Popen[str]]:
     """A producer whose standard input stays open for the block."""
     process = shell.begin("console-producer", "--topic", "t", *more)
     assert process.stdin is not None
