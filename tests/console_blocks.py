@@ -19,7 +19,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from tests.ray.command_helpers import command_environment
+
 REPEAT = "# repeat until"
 TRIES = 60
 WITHIN_S = 600
@@ -70,14 +71,8 @@ class Reader:
         script = tools / "isray"
         script.write_text(f"#!{sys.executable}\nfrom experiments.cli.main import run\n\nrun()\n")
         script.chmod(0o755)
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-        self._environment = inherited | {
-            "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),
-            "TERM": "dumb",
-            "COLUMNS": "120",
-            **(places or {}),
-        }
+        path = f"{tools}{os.pathsep}{os.environ['PATH']}"
+        self._environment = command_environment() | {"PATH": path} | dict(places or {})
 
     def run(self, line: str) -> tuple[int, str]:
         """Exit code, and what the command prints on both outputs."""

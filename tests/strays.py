@@ -21,8 +21,8 @@ GRACE_S = 60.0
 EXEC_LOOKS = 1_000
 
 
-def marked(mark: str) -> dict[int, str]:
-    """Process id -> command line of every other process, zombies excepted, whose environment holds `MARK=mark`."""
+def marked(mark: str, variable: str = MARK) -> dict[int, str]:
+    """Process id -> command line of every other process, zombies excepted, whose environment holds `variable=mark`."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -30,8 +30,20 @@ def marked(mark: str) -> dict[int, str]:
             command = (folder / "cmdline").read_bytes()
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
-        if f"{MARK}={mark}".encode() in environment.split(b"\0") and int(folder.name) != os.getpid():
+        if f"{variable}={mark}".encode() in environment.split(b"\0") and int(folder.name) != os.getpid():
             found[int(folder.name)] = command.replace(b"\0", b" ").decode(errors="replace").strip()
+    return found
+
+
+def processes_naming(text: Path) -> list[str]:
+    """Command lines of running processes in which `text` occurs."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().decode(errors="replace").replace("\0", " ")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        found += [line] if str(text) in line else []
     return found
 
 

@@ -1,36 +1,156 @@
-"""Runs the `isray` command in a process of its own, without the RAY_ variables of these tests; processes and ports."""
+"""Runs `isray` commands as a user does, each in a process of its own, but without the time that the imports take.
+
+A server that has made the imports forks for every command. It has one thread and has imported neither Ray nor Spark:
+they start threads, which a fork would lose, and read the environment when they are imported. `/proc/PID` of a command
+shows the server's command line, and its environment, which has the mark of `tests/strays.py`; all else is as in a new
+interpreter. Commands that run beside the test have an interpreter of their own.
+"""
 
 from __future__ import annotations
 
+import gc
+import json
 import os
+import select
+import signal
 import socket
-import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
+from subprocess import PIPE, Popen, TimeoutExpired
+from tempfile import TemporaryFile, mkdtemp
+from typing import Any
+
+from experiments.cli.main import application
 
 ROOT = Path(__file__).parent.parent.parent
 WITHIN_S = 280
+RUN = "from experiments.cli.__main__ import run; run()"
+SERVER = f"""
+import asyncio, jsonschema, requests  # which Ray imports
+from tests.ray.command_helpers import serve
+serve()
+{RUN}
+"""
+NOT_IN_SERVER = {"ray", "pyspark", "grpc", "pyarrow", "numpy"}
+MAX_REQUEST_BYTES = 1 << 17
 
 
-def isray(*arguments: str, folder: Path, within_s: float = WITHIN_S) -> tuple[int, str, str]:
-    """Runs `isray` with the arguments in a folder. Returns exit code, standard output and standard error."""
+def command_environment() -> dict[str, str]:
+    """The environment of a command: that of this process without the RAY_ variables of these tests."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    command = [sys.executable, "-c", "from experiments.cli.__main__ import run; run()", *arguments]
-    environment = inherited | {"PYTHONPATH": str(ROOT), "TERM": "dumb", "COLUMNS": "120"}
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=within_s, cwd=folder
-    )
-    return done.returncode, done.stdout, done.stderr
+    return inherited | {"PYTHONPATH": str(ROOT), "TERM": "dumb", "COLUMNS": "120"}
 
 
-def command_lines() -> Iterator[bytes]:
-    """The command lines of all processes."""
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            yield path.read_bytes()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
+def isray(
+    *arguments: str,
+    folder: Path,
+    within_s: float = WITHIN_S,
+    environment: Mapping[str, str] | None = None,
+    text: str = "",
+) -> tuple[int, str, str]:
+    """Runs `isray` with the arguments in a folder and `text` as its standard input. Returns exit code, standard output
+    and standard error. TimeoutExpired, after a SIGKILL, for one that takes longer than `within_s`.
+    """
+    with TemporaryFile("w+") as given, TemporaryFile("w+") as out, TemporaryFile("w+") as err:
+        given.write(text)
+        given.seek(0)
+        told, telling = os.pipe()
+        request = json.dumps([arguments, dict(environment or command_environment()), str(folder)]).encode()
+        socket.send_fds(_server()[1], [request], [given.fileno(), out.fileno(), err.fileno(), telling])
+        os.close(telling)
+        with os.fdopen(told, "rb", buffering=0) as answer:
+            pid = int(answer.readline())
+            if not select.select([answer], [], [], within_s)[0]:
+                os.kill(pid, signal.SIGKILL)
+                raise TimeoutExpired(arguments, within_s)
+            code = os.waitstatus_to_exitcode(int(answer.readline()))
+        out.seek(0)
+        err.seek(0)
+        return code, out.read(), err.read()
+
+
+@cache
+def _server() -> tuple[Popen[bytes], socket.socket]:
+    """The server of this process. Its standard input and output are the other end of the socket; it ends with ours."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with its:
+        command, end = [sys.executable, "-c", SERVER], its.fileno()
+        return Popen(command, env=command_environment(), cwd="/", stdin=end, stdout=end), ours
+
+
+def pytest_sessionfinish() -> None:
+    """Ends the server, if there is one, before `tests/strays.py` looks for what was left behind."""
+    if _server.cache_info().currsize:
+        process, ours = _server()
+        ours.shutdown(socket.SHUT_RDWR)
+        process.wait()
+
+
+def serve() -> None:
+    """Returns in each process that is to run a command. Each has a parent of its own, which waits for its end."""
+    application()
+    assert not NOT_IN_SERVER & sys.modules.keys()
+    assert len(os.listdir("/proc/self/task")) == 1
+    gc.freeze()  # the collection at the end of a command would take 0.2 s
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # that of a terminal is for the tests and the commands
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    control = socket.socket(fileno=os.dup(0))
+    while True:
+        request, files, _, _ = socket.recv_fds(control, MAX_REQUEST_BYTES, 4)
+        if not request:
+            os._exit(0)
+        if not os.fork():
+            break
+        for file in files:
+            os.close(file)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    control.close()
+    *standard, telling = files
+    if pid := os.fork():
+        os.dup2(telling, 0)
+        os.closerange(1, telling + 1)
+        os.write(0, b"%d\n" % pid)
+        os.write(0, b"%d\n" % os.waitpid(pid, 0)[1])
+        os._exit(0)
+    for number, file in enumerate(standard):
+        os.dup2(file, number)
+    os.closerange(3, telling + 1)
+    sys.argv[1:], environment, folder = json.loads(request)
+    # What `actors` sets when it is imported; the server begins without such variables.
+    set_by_imports = {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
+    os.environ.clear()
+    os.environ.update(set_by_imports | environment)
+    os.chdir(folder)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+
+
+class Shell:
+    """Runs the command with folders of its own for temporary files and state files."""
+
+    def __init__(self) -> None:
+        self.folder = Path(mkdtemp(prefix="u", dir="/tmp"))
+        places = {"TMPDIR": str(self.folder), "XDG_RUNTIME_DIR": str(self.folder)}
+        self.environment = command_environment() | places
+
+    def run(self, *arguments: str, text: str = "") -> tuple[int, str, str]:
+        return isray(*arguments, folder=Path("/"), environment=self.environment, text=text)
+
+    def begin(self, *arguments: str, output: int | None = None) -> Popen[str]:
+        """A command that runs on, with a pipe as its standard input. `output`: of `subprocess`, for both outputs."""
+        command, environment = [sys.executable, "-c", RUN, *arguments], self.environment
+        return Popen(command, env=environment, cwd="/", stdin=PIPE, stdout=output, stderr=output, text=True)
+
+    def ok(self, *arguments: str) -> str:
+        code, out, err = self.run(*arguments)
+        assert code == 0, (arguments, out, err)
+        return out
+
+    def json(self, *arguments: str, code: int = 0) -> Any:
+        found, out, err = self.run(*arguments, "--json")
+        assert found == code, (arguments, out, err)
+        return json.loads(out)
 
 
 def free_port() -> int:

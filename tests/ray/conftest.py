@@ -9,7 +9,8 @@ finds the process connected to none. Tests that ask for `pool` share the process
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Generator
+import shutil
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,6 +18,9 @@ import pytest
 
 from experiments.engines.ray.session import ray_session
 from tests.ray.cluster_helpers import ProcessPool
+from tests.ray.command_helpers import Shell, pytest_sessionfinish
+
+__all__ = ["pytest_sessionfinish"]
 
 
 class PrivateRay:
@@ -56,6 +60,16 @@ def private_ray(tmp_path_factory: pytest.TempPathFactory) -> None:
 def pool(private_ray: None) -> ProcessPool:
     """Processes on the private Ray for the nodes of a test."""
     return _PRIVATE.pool
+
+
+@pytest.fixture
+def shell() -> Iterator[Shell]:
+    made = Shell()
+    try:
+        yield made
+    finally:
+        made.run("down")
+        shutil.rmtree(made.folder, ignore_errors=True)
 
 
 @pytest.hookimpl(wrapper=True)

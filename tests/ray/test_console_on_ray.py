@@ -7,21 +7,20 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from subprocess import Popen
 
 from tests.ray.cluster_helpers import FAST
-from tests.ray.test_cli_cluster import Shell, shell
+from tests.ray.command_helpers import Shell
 
-__all__ = ["shell"]
 READ = ("console-consumer", "--topic", "t", "--from-beginning")
 HOUR_MS = 3_600_000
 
 
 @contextmanager
-def producing(shell: Shell, *more: str) -> Iterator[subprocess.Popen[str]]:
+def producing(shell: Shell, *more: str) -> Iterator[Popen[str]]:
     """A producer whose standard input stays open for the block."""
     process = shell.begin("console-producer", "--topic", "t", *more)
     assert process.stdin is not None

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 import ray
 
-from tests.console_blocks import ROOT, Reader
+from tests.console_blocks import Reader
+from tests.ray.command_helpers import ROOT
 
 PAGES = ("how-to/write-a-study.md", "how-to/write-a-failure-model.md")
 

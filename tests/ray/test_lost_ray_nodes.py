@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
 from collections.abc import Iterator
+from subprocess import PIPE
 
 import pytest
 import ray
@@ -15,12 +14,13 @@ from experiments.engines.ray.cluster_state import ClusterState, read_state
 from experiments.engines.ray.node_commands import NodeAction, NodeCommand, NodeRow, NodeState, ask, ask_until
 from experiments.hunt.soak.ray_nodes import RayNodes, ray_nodes
 from tests.ray.cluster_helpers import FAST
-from tests.ray.shell import PROGRAM, Shell
+from tests.ray.command_helpers import Shell
 from tests.strays import leaves_within
 
 pytestmark = pytest.mark.timeout(600)
 CLIENT, MANAGER = "client-3000", "urm"
 WITHIN_S = 120
+PRODUCER = ("console-producer", "--topic", "t", "--json")
 LOOKS = 40
 """How often `isray status` is run until the cluster is healthy."""
 
@@ -32,14 +32,10 @@ def nodes() -> Iterator[RayNodes]:
 
 
 @pytest.fixture
-def shell(nodes: RayNodes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
-    made = Shell({"RAY_AUTH_MODE": "disabled", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"})
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(made.folder))
-    try:
-        yield made
-    finally:
-        made.run("down")
-        shutil.rmtree(made.folder, ignore_errors=True)
+def shell(nodes: RayNodes, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    shell.environment |= {"RAY_AUTH_MODE": "disabled", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(shell.folder))
+    return shell
 
 
 def up(shell: Shell, *options: str) -> None:
@@ -85,23 +81,8 @@ def is_healthy(shell: Shell) -> bool:
 def produce(shell: Shell, first: int, count: int) -> None:
     """Writes numbered records, all of which are acknowledged."""
     lines = "".join(f"{number}\n" for number in range(first, first + count))
-    done = subprocess.run(
-        [*PROGRAM, "console-producer", "--topic", "t", "--json"],
-        input=lines,
-        env=shell.environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
-    assert json.loads(done.stdout) == {"acknowledged": count, "failed": 0, "unknown": 0}, done.stderr
-
-
-def console_producer(shell: Shell) -> subprocess.Popen[bytes]:
-    """A producer that writes the lines of its standard input, which stays open."""
-    pipe = subprocess.PIPE
-    command = [*PROGRAM, "console-producer", "--topic", "t", "--json"]
-    return subprocess.Popen(command, env=shell.environment, stdin=pipe, stdout=pipe, stderr=pipe)
+    _, out, err = shell.run(*PRODUCER, text=lines)
+    assert json.loads(out) == {"acknowledged": count, "failed": 0, "unknown": 0}, err
 
 
 @pytest.mark.parametrize("movable", [CLIENT, MANAGER])
@@ -189,15 +170,15 @@ def test_brokers_are_on_ray_nodes_of_their_racks_only(nodes: RayNodes, shell: Sh
 def test_without_the_control_store_all_end_with_a_word_and_counts_are_kept(nodes: RayNodes, shell: Shell) -> None:
     up(shell)
     before, supervisor = rows(), state().pid
-    with console_producer(shell) as producer, console_producer(shell) as idle:
+    with shell.begin(*PRODUCER, output=PIPE) as producer, shell.begin(*PRODUCER, output=PIPE) as idle:
         assert producer.stdin is not None
         assert idle.stdin is not None
-        idle.stdin.write(b"record\n")
+        idle.stdin.write("record\n")
         idle.stdin.flush()
         sent = 0
         while producer.poll() is None:
             try:
-                producer.stdin.write(b"record\n" * 1000)
+                producer.stdin.write("record\n" * 1000)
                 producer.stdin.flush()
             except BrokenPipeError:
                 break
@@ -213,7 +194,7 @@ def test_without_the_control_store_all_end_with_a_word_and_counts_are_kept(nodes
     assert counts["acknowledged"] >= 1000
     assert sum(counts.values()) <= sent
     assert json.loads(idle_out) == {"acknowledged": 1, "failed": 0, "unknown": 0}
-    assert all("the control store of Ray at" in text.decode().splitlines()[-1] for text in (err, idle_err))
+    assert all("the control store of Ray at" in text.splitlines()[-1] for text in (err, idle_err))
     assert all(leaves_within(pid or 0, 60) for pid in (*(row.pid for row in before.values()), supervisor))
     code, _, err_text = shell.run("status")
     assert (code, err_text.count("\n")) == (1, 1), err_text

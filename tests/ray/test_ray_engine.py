@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -20,8 +19,8 @@ from protocol.config import Generation
 from protocol.errors import ErrorCode
 from protocol.ids import node_name
 from tests.ray.cluster_helpers import FAST, LEAVES_WITHIN_S, T0, WITHIN_MS, RunningCluster, running_cluster
-from tests.ray.command_helpers import command_lines
-from tests.strays import leaves_within
+from tests.ray.command_helpers import command_environment
+from tests.strays import leaves_within, processes_naming
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -212,12 +211,11 @@ raise RuntimeError("a defect")
 @pytest.mark.parametrize("number", [0, signal.SIGINT, signal.SIGTERM], ids=["exception", "SIGINT", "SIGTERM"])
 def test_private_ray_ends_with_its_process(number: int) -> None:
     folder = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    environment |= {"TMPDIR": str(folder), "PYTHONPATH": str(ROOT)}
+    environment = command_environment() | {"TMPDIR": str(folder)}
     command = [sys.executable, "-c", PRIVATE, str(int(number))]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=240)
     assert ended.stdout == "up\n", ended.stderr
     assert ended.returncode == 128 + number if number == signal.SIGTERM else ended.returncode != 0
-    assert not [line for line in command_lines() if str(folder).encode() in line]
+    assert not processes_naming(folder)
     assert not list(folder.iterdir())
     folder.rmdir()

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.console_blocks import ROOT, Command, File, Reader, shows, steps
+from tests.console_blocks import Command, File, Reader, shows, steps
+from tests.ray.command_helpers import ROOT
 
 PAGES = (
     "generations.md",

@@ -35,6 +35,7 @@ from experiments.studies.trace.schema import TraceRow
 from experiments.studies.trials.batch import Batch, Trial
 from experiments.support.errors import InputError
 from tests.spark.trial_helpers import claimed, fake_trial, fill
+from tests.strays import processes_naming
 from tests.trace_rows import typed
 
 TRIALS = 12
@@ -65,18 +66,6 @@ def file_of(out: Path, index: int, folder: str = "trials") -> str:
 def cells_in(out: Path) -> list[dict[str, Any]]:
     """The objects of `gold/cells.json`."""
     return list(json.loads((out / "gold" / "cells.json").read_text()))
-
-
-def processes_naming(text: Path) -> list[str]:
-    """Command lines of running processes in which `text` occurs."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            line = path.read_bytes().decode(errors="replace").replace("\0", " ")
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        found += [line] if str(text) in line else []
-    return found
 
 
 def by_hand(parameters: CellParameters, seed: int) -> TrialResult:
