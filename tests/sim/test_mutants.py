@@ -36,8 +36,7 @@ SCRIPTS = {
     if isinstance(mutant.focus, PlanFocus) and mutant.focus.script is not None
 }
 FOCUSED = sorted(name for name, mutant in all_mutants().items() if mutant.focus.why)
-FOUND: dict[str, str | None] = {}
-"""What the first run with a focus violates. Several mutants have the same focus, which runs once."""
+FOUND: dict[str, str | None] = {}  # what the first run with a focus violates; several mutants have one focus
 FINDINGS = {f"{HISTORY}.{finding.__name__}" for finding in Finding.__subclasses__()}
 OTHER = {WHOLE, ANSWERED, SERVED, RULE, "ProtocolInvariantError", "IndexError"}
 QUORUM = {invariant.__name__ for invariant in safety.SAFETY_INVARIANTS} | {*LIVENESS, chaos.HEALTHY_LEADER_STAYS}

@@ -12,7 +12,7 @@ from experiments.check.engine import CheckedEngine
 from experiments.engines.admin_requests import create_topic, elect_leader
 from experiments.engines.port import ClusterSpec, Loss
 from experiments.hunt.fuzz import coverage
-from experiments.hunt.fuzz.run import PlanResult, run_plan
+from experiments.hunt.fuzz.run import run_plan
 from experiments.hunt.fuzz.swarm import draw
 from protocol.config import ISR_UPDATES, ClusterConfig, Generation
 from protocol.events.base import Trace
@@ -32,9 +32,7 @@ from tests.sim.v3_cluster_helpers import KEEP, V3Bench
 pytestmark = pytest.mark.slow
 
 
-@cache
-def result_of(seed: int) -> PlanResult:
-    return run_plan(draw(seed, Generation.V3))
+result_of = cache(lambda seed: run_plan(draw(seed, Generation.V3)))
 
 
 @pytest.mark.parametrize("seed", range(8))
