@@ -68,9 +68,11 @@ def pytest_configure_node(node: WorkerController) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Garbage collections of the run skip what was made while tests were collected: all of it is needed to the end."""
+    """Garbage collections of the run skip what was made while tests were collected: all of it is needed to the end.
+    They are rare: simulations make many objects, and those in cycles, their clusters, last as long as a run."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(100_000)
     gc.enable()
 
 

@@ -59,4 +59,4 @@ class QuorumRules:
 
 def matches(voter: ReplicaKey, replica: ReplicaKey) -> bool:
     """Whether a voter key refers to this replica: by id and uuid, or by id if the voter key has no uuid."""
-    return voter in (replica, ReplicaKey(replica.id, NO_UUID))
+    return voter.id == replica.id and voter.uuid in (NO_UUID, replica.uuid)

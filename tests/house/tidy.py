@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 
 MAX_FUNCTION_LINES = 60
 MAX_FILE_LINES = 500
@@ -27,24 +28,24 @@ def untidy(name: str, text: str, *, is_test: bool) -> list[str]:
     if len(lines) > MAX_FILE_LINES:
         found.append(f"{name}: {len(lines)} lines, allowed {MAX_FILE_LINES}")
     if name.endswith(".py"):
-        tree = ast.parse(text)
-        found += _long_functions(name, tree)
-        found += _lying_tests(name, tree) if is_test else []
+        nodes = list(ast.walk(ast.parse(text)))
+        found += _long_functions(name, nodes)
+        found += _lying_tests(name, nodes) if is_test else []
     return found
 
 
-def _long_functions(name: str, tree: ast.AST) -> list[str]:
+def _long_functions(name: str, nodes: Sequence[ast.AST]) -> list[str]:
     return [
         f"{name}:{node.lineno}: {node.name} has {length} lines, allowed {MAX_FUNCTION_LINES}"
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (length := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_FUNCTION_LINES
     ]
 
 
-def _lying_tests(name: str, tree: ast.AST) -> list[str]:
+def _lying_tests(name: str, nodes: Sequence[ast.AST]) -> list[str]:
     found = []
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
             found += [] if _asserts(node) else [f"{name}:{node.lineno}: {node.name} shows no assertion"]
         if isinstance(node, ast.Attribute) and node.attr in _SKIPPING and _root(node) == "pytest":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import experiments.scenarios
@@ -14,6 +15,12 @@ from experiments.scenarios.runner import Runner, ScenarioResult
 
 FOLDER = Path(experiments.scenarios.__file__).parent
 SCENARIOS = sorted(FOLDER.glob("*.yaml"))
+
+
+@cache
+def shipped(name: str) -> Scenario:
+    """A shipped scenario by name, of which the file is read once."""
+    return load_scenario(FOLDER / f"{name}.yaml")
 
 
 def spec_of(scenario: Scenario, seed: int) -> ClusterSpec:
@@ -36,4 +43,4 @@ def run_scenario(scenario: Scenario, seed: int = 0, **options: bool) -> Scenario
 
 def run_file(name: str, seed: int = 0, **options: bool) -> ScenarioResult:
     """Runs a shipped scenario by name."""
-    return run_scenario(load_scenario(FOLDER / f"{name}.yaml"), seed, **options)
+    return run_scenario(shipped(name), seed, **options)

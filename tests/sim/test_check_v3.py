@@ -12,20 +12,19 @@ from experiments.check.check_recording import ReplayedStore, check, replay_store
 from experiments.check.engine import CheckedEngine
 from experiments.check.recording import Recording
 from experiments.engines.port import TraceEvent
-from experiments.scenarios.loader import load_scenario
 from experiments.scenarios.runner import Runner, run_recorded
 from protocol.events.broker import BecameLeader, HighWatermarkAdvanced
 from protocol.events.host import IncarnationEnded
 from protocol.events.store import ControllerElected, StoreChanged
 from protocol.ids import STORE, TopicPartition
-from tests.sim.scenario_helpers import FOLDER, spec_of
+from tests.sim.scenario_helpers import shipped, spec_of
 
 T0 = TopicPartition("t", 0)
 Change = Callable[[list[TraceEvent]], None]
 
 
 def recorded(name: str, folder: Path) -> Recording:
-    scenario = load_scenario(FOLDER / f"{name}.yaml")
+    scenario = shipped(name)
     assert run_recorded(Runner(scenario, CheckedEngine(spec_of(scenario, 0))), folder).passed
     return Recording(folder)
 

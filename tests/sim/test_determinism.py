@@ -41,16 +41,14 @@ def test_seeds_differ() -> None:
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_the_same_seed_gives_the_same_trace(path: object) -> None:
-    name = path.stem  # type: ignore[attr-defined]
-    assert run_file(name, 3).trace_hash == run_file(name, 3).trace_hash
+def test_the_same_seed_gives_the_same_trace(path: Path) -> None:
+    assert run_file(path.stem, 3).trace_hash == run_file(path.stem, 3).trace_hash
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_encoding_every_message_changes_nothing(path: object) -> None:
-    name = path.stem  # type: ignore[attr-defined]
-    assert run_file(name, 5).trace_hash == run_file(name, 5, paranoid=True).trace_hash
+def test_encoding_every_message_changes_nothing(path: Path) -> None:
+    assert run_file(path.stem, 5).trace_hash == run_file(path.stem, 5, paranoid=True).trace_hash
 
 
 @pytest.mark.parametrize("generation", LOG_GENERATIONS)

@@ -8,11 +8,10 @@ import pytest
 
 from experiments.check.engine import CheckedEngine
 from experiments.engines.sim.network import NetworkModel
-from experiments.scenarios.loader import load_scenario
 from experiments.scenarios.runner import Runner
 from protocol.config import Generation
 from tests.sim.chaos_helpers import Chaos
-from tests.sim.scenario_helpers import SCENARIOS, run_file, spec_of
+from tests.sim.scenario_helpers import SCENARIOS, run_file, shipped, spec_of
 
 
 @pytest.mark.slow
@@ -37,7 +36,7 @@ def test_scenarios_have_the_same_result_with_all_timers_fired(path: Path) -> Non
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_scenarios_have_the_same_trace_with_all_timers_fired_where_the_network_has_no_jitter(path: Path) -> None:
-    scenario, model = load_scenario(path), NetworkModel(jitter_ms=0)
+    scenario, model = shipped(path.stem), NetworkModel(jitter_ms=0)
     engines = (CheckedEngine(spec_of(scenario, 2), model, elide_idle=elide_idle) for elide_idle in (True, False))
     elided, full = (Runner(scenario, engine).run() for engine in engines)
     assert full.passed

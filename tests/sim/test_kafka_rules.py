@@ -10,9 +10,8 @@ from typer.testing import CliRunner
 
 from experiments.cli.main import application
 from experiments.conformance.departures import DEPARTURES, Departure
-from experiments.scenarios.loader import load_scenario
 from protocol.kafka_rules import KAFKA_RULES
-from tests.sim.scenario_helpers import FOLDER, run_file, run_scenario
+from tests.sim.scenario_helpers import run_file, run_scenario, shipped
 
 each_departure = pytest.mark.parametrize("departure", DEPARTURES, ids=lambda departure: departure.name)
 
@@ -30,7 +29,7 @@ def test_isray_loses_nothing_and_kafkas_rule_what_the_departure_declares(departu
 
 @each_departure
 def test_both_scenarios_of_a_departure_have_the_same_cluster_and_failures(departure: Departure) -> None:
-    ours, theirs = (load_scenario(FOLDER / f"{name}.yaml") for name in (departure.scenario, departure.kafka_scenario))
+    ours, theirs = map(shipped, (departure.scenario, departure.kafka_scenario))
     assert theirs.cluster == ours.cluster.model_copy(update={"kafka_rules": [departure.name]})
     assert theirs.topics == ours.topics
     failures = [
@@ -43,7 +42,7 @@ def test_both_scenarios_of_a_departure_have_the_same_cluster_and_failures(depart
 @each_departure
 def test_a_story_needs_its_rule(departure: Departure) -> None:
     """Under isray's own rule the scenario of Kafka's fails."""
-    scenario = load_scenario(FOLDER / f"{departure.kafka_scenario}.yaml")
+    scenario = shipped(departure.kafka_scenario)
     cluster = scenario.cluster.model_copy(update={"kafka_rules": []})
     assert not run_scenario(scenario.model_copy(update={"cluster": cluster})).passed
 
@@ -59,7 +58,7 @@ def test_both_rules_run_side_by_side(departure: Departure) -> None:
 
 
 def test_a_violation_that_is_not_declared_fails_the_scenario() -> None:
-    scenario = load_scenario(FOLDER / "dead-last-known-leader-kafka.yaml")
+    scenario = shipped("dead-last-known-leader-kafka")
     assert scenario.violates == ["ValidControllerState"]
     assert not run_scenario(scenario.model_copy(update={"violates": []})).passed
     assert not run_scenario(scenario.model_copy(update={"violates": ["ValidControllerState", "EpochsRise"]})).passed

@@ -7,15 +7,14 @@ import pytest
 from experiments.check.engine import CheckedEngine
 from experiments.engines.port import ClusterSpec, Loss, TraceEvent
 from experiments.explorer.recorder import Changed, Entry, Received, Sent, SimRecorder
-from experiments.scenarios.loader import load_scenario
 from experiments.scenarios.runner import Runner
 from protocol.config import ClusterConfig, Generation
-from tests.sim.scenario_helpers import FOLDER, run_file
+from tests.sim.scenario_helpers import run_file, shipped
 
 
 def recorded(name: str, limit: int | None = None) -> tuple[tuple[Entry, ...], int, str]:
     """The entries of a shipped scenario, the number of the first, and the run's trace hash."""
-    scenario = load_scenario(FOLDER / f"{name}.yaml")
+    scenario = shipped(name)
     engine = CheckedEngine(scenario.cluster.spec(0))
     runner = Runner(scenario, engine)
     recorder = SimRecorder(engine.cluster, runner.headings, engine.suite.violations, limit)

@@ -11,7 +11,7 @@ from experiments.engines.port import ClusterSpec
 from experiments.scenarios.loader import load_scenario, scenario_from
 from experiments.scenarios.runner import Runner
 from protocol.config import ClusterConfig, Generation
-from tests.sim.scenario_helpers import SCENARIOS, run_file, run_scenario, spec_of
+from tests.sim.scenario_helpers import SCENARIOS, run_file, run_scenario, shipped, spec_of
 from tests.sim.seed_helpers import seeds
 
 SHOWS = {
@@ -107,7 +107,7 @@ def test_scenarios_of_the_elr_have_the_reference_config() -> None:
     reference = [path for path in SCENARIOS if path.stem.startswith(("elr-", "last-replica-", "high-watermark-"))]
     assert len(reference) == 7
     for path in reference:
-        for topic in load_scenario(path).topics:
+        for topic in shipped(path.stem).topics:
             assert [len(replicas) for replicas in topic.assignments] == [3], path
             assert topic.config["min.insync.replicas"] == 2, path
 

@@ -15,7 +15,6 @@ import pytest
 from experiments.check.engine import CheckedEngine
 from experiments.engines import admin_requests
 from experiments.engines.port import ClusterSpec, Loss
-from experiments.scenarios.loader import load_scenario
 from experiments.scenarios.runner import Runner
 from experiments.story.render import Heading, render
 from protocol.broker.lifecycle import CLEAN_SHUTDOWN_FILE
@@ -23,14 +22,14 @@ from protocol.config import ClusterConfig, Generation
 from protocol.ids import TopicPartition
 from protocol.messages.commands import AdminCommand
 from tests.sim.quorum_transcript_helpers import KRAFT_STORIES
-from tests.sim.scenario_helpers import SCENARIOS, spec_of
+from tests.sim.scenario_helpers import SCENARIOS, shipped, spec_of
 
 TRACES = Path(__file__).parent.parent / "traces"
 T0 = TopicPartition("t", 0)
 
 
 def _story_of_scenario(path: Path) -> str:
-    scenario = load_scenario(path)
+    scenario = shipped(path.stem)
     engine = CheckedEngine(spec_of(scenario, 0))
     runner = Runner(scenario, engine)
     result = runner.run()

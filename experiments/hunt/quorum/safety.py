@@ -197,13 +197,14 @@ class AckedValueNotLost(SafetyInvariant):
         return self.check_stopped(step)
 
     def check_stopped(self, step: ReplicaStep) -> Iterator[str]:
-        view = self.view
-        holds = [
-            copy.matched
-            for node, copy in view.copies.items()
-            if node in view.keys and is_voter_of(view.keys[node], view.voters)
-        ]
-        if view.committed and max(holds, default=0) < len(view.committed):
+        view, needed = self.view, len(self.view.committed)
+        voters, holds = view.voters, []
+        for node, copy in view.copies.items():
+            if node in view.keys and is_voter_of(view.keys[node], voters):
+                if copy.matched >= needed:
+                    return
+                holds.append(copy.matched)
+        if needed:
             yield f"{len(view.committed)} are committed, of which the voters {list_keys(view.voters)} have {holds}"
 
 
