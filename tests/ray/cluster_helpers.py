@@ -194,8 +194,11 @@ class ProcessPool:
         return RayEngine(spec, former=retired, end=self._keep)
 
     def _keep(self, cluster: ActorCluster) -> None:
-        cluster.retire()
-        self._retired = cluster
+        if self._retired is None:
+            cluster.retire()
+            self._retired = cluster
+        else:  # of two clusters at a time
+            cluster.close()
 
     def close(self) -> None:
         """Ends the processes."""
