@@ -46,8 +46,7 @@ def shell(nodes: RayNodes) -> Iterator[Shell]:
 
 @pytest.fixture(scope="module")
 def written(nodes: RayNodes, shell: Shell) -> list[int]:
-    """A cluster with three controllers on three Ray nodes, shared by tests that leave it whole and one that ends it:
-    the numbers that `produce` has written to it."""
+    """What `produce` has written to a cluster on three Ray nodes, which tests share until one ends it."""
     for _ in range(2):
         nodes.add()
     up(shell, "--controllers", "3")
@@ -217,7 +216,7 @@ def test_brokers_are_on_ray_nodes_of_their_racks_only(nodes: RayNodes, shell: Sh
 
 @pytest.mark.usefixtures("only_head")
 def test_without_the_control_store_all_end_with_a_word_and_counts_are_kept(nodes: RayNodes, shell: Shell) -> None:
-    """The last test on the shared head, which has no control store afterwards."""
+    """The last test on the shared head."""
     up(shell)
     before, supervisor = rows(), state().pid
     with console_producer(shell) as producer, console_producer(shell) as idle:

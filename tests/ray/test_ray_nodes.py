@@ -34,6 +34,7 @@ from tests.ray.command_helpers import free_port
 from tests.strays import leaves_within
 
 REPORTS_EVERY_MS = 500
+"""How often a Ray node reports metrics to its port, which shows nothing new in between."""
 DROPPED_AFTER_MS = 25_000
 """Longer than Ray serves a gauge that is not set again."""
 STEADY = (UNDER_MIN_ISR, UNCLEAN_RECOVERY, MANUAL_ELECTION_REQUIRED, UNCLEAN_RECOVERY_FINISHED, VOTERS, OBSERVERS)
@@ -116,7 +117,7 @@ def test_metrics_are_served_on_the_ports_of_the_ray_nodes(shared: RunningCluster
     quiet_since_ms = shared.engine.now_ms()
 
     def has_been_served_for_long() -> bool:
-        await_report()
+        time.sleep(REPORTS_EVERY_MS / 1000)
         assert served(), "a series is missing, though nothing has changed"
         return shared.engine.now_ms() - quiet_since_ms > DROPPED_AFTER_MS
 
@@ -163,7 +164,7 @@ def test_the_sum_of_active_controllers_is_never_two_while_they_fail_over(ray_nod
         killed_again = cluster.engine.now_ms()
 
         def is_forgotten() -> bool:
-            await_report()
+            time.sleep(REPORTS_EVERY_MS / 1000)
             assert active_controllers(cluster) == [f"controller-{successor}"]
             return cluster.engine.now_ms() - killed_again > DROPPED_AFTER_MS
 
@@ -185,11 +186,6 @@ def gauges(name: str, cluster: RunningCluster) -> dict[str, float]:
     found = {line.partition('node="')[2].partition('"')[0]: float(line.split()[-1]) for line in own}
     assert len(found) == len(own)
     return found
-
-
-def await_report() -> None:
-    """Between two looks at ports: what these serve changes with each report of the nodes only."""
-    time.sleep(REPORTS_EVERY_MS / 1000)
 
 
 def metric_lines() -> list[str]:
