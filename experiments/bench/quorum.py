@@ -3,7 +3,8 @@ the workloads, the columns and the baselines.
 
 Commits (`quorum_ray.py`) are measured with three controllers and, on another cluster, with one. Elections, from the
 death of the active controller to the next active one, run on Ray repeatedly on one cluster, in the simulator on one
-cluster per seed, which draws leader, time of death, election timeouts and latencies.
+cluster per seed, which draws leader, time of death, election timeouts and latencies. On Ray the processes of a finished
+cluster serve the next one.
 
 The baselines of a snapshot are the minimum: msgpack packs the plain values of all records, which are written with an
 fsync, and unpacks the same bytes, without checksums, models and image.
@@ -66,9 +67,12 @@ def run(
     expect_kills()
     with ray_session():
         from experiments.bench.quorum_ray import commits, elections_ms
+        from experiments.engines.ray.process_pool import ProcessPool
 
-        rates = [found for size in (CONTROLLERS, 1) for found in commits(size, requests, repeats)]
-        killed = elections_ms(kills, CONTROLLERS)
+        pool = ProcessPool()
+        rates = [found for size in (CONTROLLERS, 1) for found in commits(size, requests, repeats, pool)]
+        killed = elections_ms(kills, CONTROLLERS, pool)
+        pool.close()
     simulated = [simulated_ms(seed) for seed in range(seeds)]
     return report_of(rates, killed, simulated, measure(partitions, repeats), repeats)
 

@@ -17,6 +17,7 @@ from experiments.bench.quorum import became_active, is_settled
 from experiments.bench.ray_cluster import BenchCluster, BenchError, bench_cluster
 from experiments.bench.report import median_run
 from experiments.engines.admin_requests import alter_config, create_topic
+from experiments.engines.ray.process_pool import ProcessPool
 from experiments.engines.ray.session import Handle
 from protocol.config import BROKER_SESSION_TIMEOUT_MS, record_version
 from protocol.errors import ErrorCode
@@ -76,12 +77,12 @@ class Commits:
         }
 
 
-def commits(controllers: int, requests: int, repeats: int) -> list[Commits]:
+def commits(controllers: int, requests: int, repeats: int, pool: ProcessPool) -> list[Commits]:
     """Runs both workloads on a cluster with `controllers` controllers, once for warm-up and then `repeats` times;
     returns the run with the median rate of each.
     """
     found: dict[str, list[Commits]] = {TOPICS: [], CONFIGS: []}
-    with bench_cluster(CONFIG, controllers) as cluster:
+    with bench_cluster(CONFIG, controllers, pool=pool) as cluster:
         cluster.create_topic(CONFIG_OF, [[0, 1, 2]])
         client = ray.get_actor(node_name(FIRST_CLIENT), cluster.engine.cluster.run)
         for broker in cluster.engine.spec.broker_ids:
@@ -146,11 +147,11 @@ def bare_appends(size: int, count: int) -> float:
         return time.perf_counter() - began_s
 
 
-def elections_ms(kills: int, controllers: int) -> list[int]:
+def elections_ms(kills: int, controllers: int, pool: ProcessPool) -> list[int]:
     """The times of `kills` elections, from the SIGKILL of the active controller to `controller_started` of the next.
     Before each kill the previous victim runs again and follows.
     """
-    with bench_cluster({}, controllers, brokers=1) as cluster:
+    with bench_cluster({}, controllers, brokers=1, pool=pool) as cluster:
         return [_election_ms(cluster) for _ in range(kills)]
 
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import ClusterSpec
 from experiments.engines.ray.engine import RayEngine
+from experiments.engines.ray.process_pool import ProcessPool
 from protocol.config import ClusterConfig, Generation
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_LOAD
@@ -69,10 +70,12 @@ def bench_cluster(
     brokers: int = BROKERS,
     generation: Generation = Generation.KIP_966,
     store: StoreSettings | None = None,
+    pool: ProcessPool | None = None,
 ) -> Iterator[BenchCluster]:
-    """A cluster with all brokers unfenced, on the Ray that this process is connected to."""
+    """A cluster with all brokers unfenced, on the Ray that this process is connected to, in processes of `pool`,
+    if it is given."""
     spec = ClusterSpec(brokers, controllers, ClusterConfig.of(generation, config), store=store)
-    engine = RayEngine(spec, with_load=True)
+    engine = RayEngine(spec, with_load=True) if pool is None else pool.engine(spec, with_load=True)
     try:
         for node in (*spec.node_ids, FIRST_LOAD):
             engine.start(node)

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from actors.cluster import ActorCluster
 from actors.storage import LOCK_FILE
 from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import ClusterSpec, Loss, TraceEvent
 from experiments.engines.ray.engine import RayEngine
+from experiments.engines.ray.process_pool import ProcessPool as ProcessPool
 from protocol.config import ClusterConfig, Generation
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, BrokerId, NodeId, TimeMs, TopicPartition
@@ -178,30 +178,6 @@ class RunningCluster:
         """The `reason` fields of a node's trace events of one kind."""
         found = [event for event in self.engine.traces() if event.trace.kind == kind and event.node == node]
         return [event.trace.reason for event in found]
-
-
-class ProcessPool:
-    """Hands the processes of one cluster to the next one on the same Ray: to start a process costs more than most of
-    what it does in a test.
-    """
-
-    def __init__(self) -> None:
-        self._retired: ActorCluster | None = None
-
-    def engine(self, spec: ClusterSpec) -> RayEngine:
-        """An engine whose nodes run in the processes of the last cluster, and leave them to the next one."""
-        retired, self._retired = self._retired, None
-        return RayEngine(spec, former=retired, end=self._keep)
-
-    def _keep(self, cluster: ActorCluster) -> None:
-        cluster.retire()
-        self._retired = cluster
-
-    def close(self) -> None:
-        """Ends the processes."""
-        if self._retired is not None:
-            self._retired.close()
-        self._retired = None
 
 
 @contextmanager

@@ -12,10 +12,12 @@ import gc
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from subprocess import PIPE, Popen, TimeoutExpired
@@ -151,6 +153,17 @@ class Shell:
         found, out, err = self.run(*arguments, "--json")
         assert found == code, (arguments, out, err)
         return json.loads(out)
+
+
+@contextmanager
+def begun_shell() -> Iterator[Shell]:
+    """A shell whose cluster, if it has one, ends with the block."""
+    made = Shell()
+    try:
+        yield made
+    finally:
+        made.run("down")
+        shutil.rmtree(made.folder, ignore_errors=True)
 
 
 def free_port() -> int:

@@ -9,7 +9,6 @@ finds the process connected to none. Tests that ask for `pool` share the process
 from __future__ import annotations
 
 import fcntl
-import shutil
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,7 +17,7 @@ import pytest
 
 from experiments.engines.ray.session import ray_session
 from tests.ray.cluster_helpers import ProcessPool
-from tests.ray.command_helpers import Shell, pytest_sessionfinish
+from tests.ray.command_helpers import Shell, begun_shell, pytest_sessionfinish
 
 __all__ = ["pytest_sessionfinish"]
 
@@ -64,12 +63,8 @@ def pool(private_ray: None) -> ProcessPool:
 
 @pytest.fixture
 def shell() -> Iterator[Shell]:
-    made = Shell()
-    try:
+    with begun_shell() as made:
         yield made
-    finally:
-        made.run("down")
-        shutil.rmtree(made.folder, ignore_errors=True)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -14,7 +14,7 @@ from experiments.engines.ray.cluster_state import ClusterState, read_state
 from experiments.engines.ray.node_commands import NodeAction, NodeCommand, NodeRow, NodeState, ask, ask_until
 from experiments.hunt.soak.ray_nodes import RayNodes, ray_nodes
 from tests.ray.cluster_helpers import FAST
-from tests.ray.command_helpers import Shell
+from tests.ray.command_helpers import Shell, begun_shell
 from tests.strays import leaves_within
 
 pytestmark = pytest.mark.timeout(600)
@@ -25,24 +25,43 @@ LOOKS = 40
 """How often `isray status` is run until the cluster is healthy."""
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def nodes() -> Iterator[RayNodes]:
+    """One head for all tests, the last of which kills its control store."""
     with ray_nodes(0) as found:
         yield found
 
 
+@pytest.fixture(scope="module")
+def shell(nodes: RayNodes) -> Iterator[Shell]:
+    with pytest.MonkeyPatch.context() as environment, begun_shell() as made:
+        made.environment |= {"RAY_AUTH_MODE": "disabled", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+        environment.setenv("XDG_RUNTIME_DIR", str(made.folder))
+        yield made
+
+
+@pytest.fixture(scope="module")
+def written(nodes: RayNodes, shell: Shell) -> list[int]:
+    """What `produce` has written to a cluster on three Ray nodes, which tests share until one ends it."""
+    for _ in range(2):
+        nodes.add()
+    up(shell, "--controllers", "3")
+    return []
+
+
 @pytest.fixture
-def shell(nodes: RayNodes, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Shell:
-    shell.environment |= {"RAY_AUTH_MODE": "disabled", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(shell.folder))
-    return shell
+def only_head(nodes: RayNodes, shell: Shell) -> None:
+    """No cluster runs, and the head is the only Ray node."""
+    shell.run("down")
+    for node in nodes.workers:
+        nodes.reap(node)
 
 
 def up(shell: Shell, *options: str) -> None:
     """Starts a cluster on the Ray that this process is connected to, with three replicas of a topic `t`."""
     configs = [item for name, value in FAST.items() for item in ("--config", f"{name}={value}")]
     address = str(ray.get_runtime_context().gcs_address)
-    shell.ok("up", "--detach", "--address", address, "--controllers", "3", *configs, *options)
+    shell.ok("up", "--detach", "--address", address, *configs, *options)
     shell.ok("topics", "--create", "--topic", "t", "--partitions", "3", "--replication-factor", "3")
 
 
@@ -78,21 +97,19 @@ def is_healthy(shell: Shell) -> bool:
     return any(shell.run("status")[0] == 0 for _ in range(LOOKS))
 
 
-def produce(shell: Shell, first: int, count: int) -> None:
-    """Writes numbered records, all of which are acknowledged."""
-    lines = "".join(f"{number}\n" for number in range(first, first + count))
-    _, out, err = shell.run(*PRODUCER, text=lines)
+def produce(shell: Shell, written: list[int], count: int) -> None:
+    """Writes the next numbers as records, all of which are acknowledged."""
+    numbers = range(len(written), len(written) + count)
+    _, out, err = shell.run(*PRODUCER, text="".join(f"{number}\n" for number in numbers))
     assert json.loads(out) == {"acknowledged": count, "failed": 0, "unknown": 0}, err
+    written += numbers
 
 
 @pytest.mark.parametrize("movable", [CLIENT, MANAGER])
 def test_a_cluster_goes_on_without_a_ray_node_and_is_whole_again_with_another(
-    nodes: RayNodes, shell: Shell, movable: str
+    nodes: RayNodes, shell: Shell, written: list[int], movable: str
 ) -> None:
-    for _ in range(2):
-        nodes.add()
-    up(shell)
-    produce(shell, 0, 100)
+    produce(shell, written, 100)
     before = rows()
     lost = before[movable].ray_node
     assert lost is not None
@@ -101,7 +118,7 @@ def test_a_cluster_goes_on_without_a_ray_node_and_is_whole_again_with_another(
     [broker] = [name for name in gone if name.startswith("broker-")]
     nodes.reap(lost)
 
-    produce(shell, 100, 100)
+    produce(shell, written, 100)
     status = shell.json("status", code=1)
     assert {row["node"] for row in status["brokers"] if not row["running"]} == {broker}
     reach(NodeState.RUNNING, CLIENT, MANAGER)
@@ -121,14 +138,12 @@ def test_a_cluster_goes_on_without_a_ray_node_and_is_whole_again_with_another(
     reach(NodeState.RUNNING, *gone)
     assert {rows()[name].ray_node for name in gone} == {new}
     assert is_healthy(shell)
-    read = shell.ok("console-consumer", "--topic", "t", "--from-beginning", "--max-messages", "200")
-    assert sorted(map(int, read.split())) == list(range(200))
+    read = shell.ok("console-consumer", "--topic", "t", "--from-beginning", "--max-messages", str(len(written)))
+    assert sorted(map(int, read.split())) == written
 
 
+@pytest.mark.usefixtures("written")
 def test_a_start_on_a_ray_node_that_was_just_lost_is_tried_again_and_orphans_end(nodes: RayNodes, shell: Shell) -> None:
-    for _ in range(2):
-        nodes.add()
-    up(shell)
     lost, before = nodes.workers[0], rows()
     there = [name for name, row in before.items() if row.ray_node == lost]
     [broker] = [name for name in there if name.startswith("broker-")]
@@ -147,6 +162,19 @@ def test_a_start_on_a_ray_node_that_was_just_lost_is_tried_again_and_orphans_end
     assert is_healthy(shell)
 
 
+@pytest.mark.usefixtures("written")
+def test_a_cluster_whose_supervisor_was_killed_ends_and_says_so(shell: Shell) -> None:
+    before = rows()
+    pid = state().pid
+    os.kill(pid, 9)
+    assert all(leaves_within(row.pid or 0, 60) for row in before.values())
+    code, _, err = shell.run("status")
+    gone = f"default has ended: its supervisor, process {pid}, is gone, and its nodes with it"
+    assert (code, gone in err, err.count("\n")) == (1, True, 1)
+    assert shell.ok("down") == "default had ended already\n"
+
+
+@pytest.mark.usefixtures("only_head")
 def test_brokers_are_on_ray_nodes_of_their_racks_only(nodes: RayNodes, shell: Shell) -> None:
     racks = {nodes.add(rack): rack for rack in ("a", "b", "a")}
     address = str(ray.get_runtime_context().gcs_address)
@@ -167,7 +195,9 @@ def test_brokers_are_on_ray_nodes_of_their_racks_only(nodes: RayNodes, shell: Sh
     assert rows()["broker-0"].ray_node == new
 
 
+@pytest.mark.usefixtures("only_head")
 def test_without_the_control_store_all_end_with_a_word_and_counts_are_kept(nodes: RayNodes, shell: Shell) -> None:
+    """The last test on the shared head."""
     up(shell)
     before, supervisor = rows(), state().pid
     with shell.begin(*PRODUCER, output=PIPE) as producer, shell.begin(*PRODUCER, output=PIPE) as idle:
@@ -201,16 +231,4 @@ def test_without_the_control_store_all_end_with_a_word_and_counts_are_kept(nodes
     assert "default has ended: the control store of Ray at" in err_text
     code, _, err_text = shell.run("topics", "--list")
     assert (code, err_text.count("\n"), "which has ended: the control store" in err_text) == (2, 1, True)
-    assert shell.ok("down") == "default had ended already\n"
-
-
-def test_a_cluster_whose_supervisor_was_killed_ends_and_says_so(nodes: RayNodes, shell: Shell) -> None:
-    up(shell)
-    before = rows()
-    pid = state().pid
-    os.kill(pid, 9)
-    assert all(leaves_within(row.pid or 0, 60) for row in before.values())
-    code, _, err = shell.run("status")
-    gone = f"default has ended: its supervisor, process {pid}, is gone, and its nodes with it"
-    assert (code, gone in err, err.count("\n")) == (1, True, 1)
     assert shell.ok("down") == "default had ended already\n"

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import ray
@@ -18,17 +13,14 @@ from experiments.engines.port import Loss
 from protocol.config import Generation
 from protocol.errors import ErrorCode
 from protocol.ids import node_name
-from tests.ray.cluster_helpers import FAST, LEAVES_WITHIN_S, T0, WITHIN_MS, RunningCluster, running_cluster
-from tests.ray.command_helpers import command_environment
-from tests.strays import leaves_within, processes_naming
-
-ROOT = Path(__file__).parent.parent.parent
+from tests.ray.cluster_helpers import LEAVES_WITHIN_S, T0, WITHIN_MS, ProcessPool, RunningCluster, running_cluster
+from tests.strays import leaves_within
 
 
 @pytest.fixture(scope="module")
-def shared(private_ray: None) -> Iterator[RunningCluster]:
+def shared(pool: ProcessPool) -> Iterator[RunningCluster]:
     """One cluster for the tests that leave it whole: topic t on three brokers, min ISR 2."""
-    with running_cluster() as cluster:
+    with running_cluster(pool=pool) as cluster:
         cluster.create_topic((0, 1, 2), min_isr=2)
         yield cluster
 
@@ -148,10 +140,16 @@ def test_trace_events_are_append_only_and_change_the_digest(shared: RunningClust
 
 @pytest.fixture(scope="module")
 def one_broker(private_ray: None) -> Iterator[RunningCluster]:
-    """One cluster for crashes that cost records: topic t on one broker."""
+    """Another cluster, for crashes that cost records: topic t on one broker."""
     with running_cluster(brokers=1, generation=Generation.KIP_497) as cluster:
         cluster.create_topic((0,), min_isr=1)
         yield cluster
+
+
+def test_clusters_on_one_ray_are_isolated(shared: RunningCluster, one_broker: RunningCluster) -> None:
+    assert one_broker.produce(b"other") == [ErrorCode.NONE]
+    assert one_broker.payloads(0) == [b"other"]
+    assert b"other" not in shared.payloads(0)
 
 
 @pytest.mark.parametrize(
@@ -172,50 +170,13 @@ def test_crash_removes_the_specified_suffix_from_the_disk(one_broker: RunningClu
     assert one_broker.payloads(0) == ([*before, *payloads[:left]] if left else [])
 
 
-def test_clusters_on_one_ray_are_isolated(shared: RunningCluster) -> None:
-    with running_cluster(brokers=1) as other:
-        other.create_topic((0,), min_isr=1)
-        assert other.produce(b"other") == [ErrorCode.NONE]
-        assert other.payloads(0) == [b"other"]
-        assert b"other" not in shared.payloads(0)
-
-
-def test_a_damaged_disk_is_an_error_that_names_the_node(private_ray: None) -> None:
-    with running_cluster(brokers=1) as cluster:
-        cluster.engine.crash(1000, Loss("none"))
-        [log] = Path(tempfile.gettempdir(), cluster.engine.cluster.run, "controller-1000", "logs").glob("*/*/*.log")
-        data = bytearray(log.read_bytes())
-        data[len(data) // 2] ^= 1
-        log.write_bytes(data)
-        cluster.engine.start(1000)
-        with pytest.raises(NodeFailedError, match=r"(?s)controller-1000 failed.*CorruptLogError"):
-            cluster.engine.run_until(lambda: False, WITHIN_MS)
-
-
-PRIVATE = f"""
-import os, signal, sys
-from experiments.engines.port import ClusterSpec
-from experiments.engines.ray.engine import RayEngine
-from protocol.config import ClusterConfig, Generation
-engine = RayEngine(ClusterSpec(1, 1, ClusterConfig.of(Generation.KIP_966, {FAST!r})))
-for node in (1000, 0):
-    engine.start(node)
-assert engine.run_until(lambda: (view := engine.view()) is not None and 0 in view.brokers, 60_000)
-print("up", flush=True)
-if sys.argv[1] != "0":
-    os.kill(os.getpid(), int(sys.argv[1]))
-raise RuntimeError("a defect")
-"""
-
-
-@pytest.mark.parametrize("number", [0, signal.SIGINT, signal.SIGTERM], ids=["exception", "SIGINT", "SIGTERM"])
-def test_private_ray_ends_with_its_process(number: int) -> None:
-    folder = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))
-    environment = command_environment() | {"TMPDIR": str(folder)}
-    command = [sys.executable, "-c", PRIVATE, str(int(number))]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=240)
-    assert ended.stdout == "up\n", ended.stderr
-    assert ended.returncode == 128 + number if number == signal.SIGTERM else ended.returncode != 0
-    assert not processes_naming(folder)
-    assert not list(folder.iterdir())
-    folder.rmdir()
+def test_a_damaged_disk_is_an_error_that_names_the_node(one_broker: RunningCluster) -> None:
+    """The last test of this cluster, which has no controller afterwards."""
+    one_broker.engine.crash(1000, Loss("none"))
+    [log] = one_broker.engine.cluster.directory(1000).glob("logs/*/*/*.log")
+    data = bytearray(log.read_bytes())
+    data[len(data) // 2] ^= 1
+    log.write_bytes(data)
+    one_broker.engine.start(1000)
+    with pytest.raises(NodeFailedError, match=r"(?s)controller-1000 failed.*CorruptLogError"):
+        one_broker.engine.run_until(lambda: False, WITHIN_MS)

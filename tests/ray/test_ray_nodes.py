@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,6 @@ from ray.cluster_utils import Cluster
 from ray.util.state import list_actors
 
 from experiments.engines.port import Loss
-from experiments.engines.ray.session import ray_session
 from protocol.errors import ErrorCode
 from protocol.metrics import (
     CLUSTER_METRICS,
@@ -32,6 +33,8 @@ from tests.ray.cluster_helpers import LEAVES_WITHIN_S, T0, RunningCluster, runni
 from tests.ray.command_helpers import free_port
 from tests.strays import leaves_within
 
+REPORTS_EVERY_MS = 500
+"""How often a Ray node reports metrics to its port, which shows nothing new in between."""
 DROPPED_AFTER_MS = 25_000
 """Longer than Ray serves a gauge that is not set again."""
 STEADY = (UNDER_MIN_ISR, UNCLEAN_RECOVERY, MANUAL_ELECTION_REQUIRED, UNCLEAN_RECOVERY_FINISHED, VOTERS, OBSERVERS)
@@ -40,7 +43,7 @@ STEADY = (UNDER_MIN_ISR, UNCLEAN_RECOVERY, MANUAL_ELECTION_REQUIRED, UNCLEAN_REC
 
 @pytest.fixture(scope="module")
 def ray_nodes() -> Iterator[Cluster]:
-    """Three Ray nodes on this machine, to which this process is connected as to any named cluster."""
+    """Three Ray nodes on this machine, to which this process is connected."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("RAY_AUTH_MODE", "disabled")
         environment.setenv("RAY_USAGE_STATS_ENABLED", "0")
@@ -50,12 +53,13 @@ def ray_nodes() -> Iterator[Cluster]:
         head = {"num_cpus": 2, "include_dashboard": True, "dashboard_host": "127.0.0.1", "dashboard_port": free_port()}
         cluster = Cluster()
         try:
-            cluster.add_node(**head, _system_config={"metrics_report_interval_ms": 500})
+            cluster.add_node(**head, _system_config={"metrics_report_interval_ms": REPORTS_EVERY_MS})
             for _ in range(2):
                 cluster.add_node(num_cpus=2)
-            with ray_session(cluster.address):
-                yield cluster
+            ray.init(address=cluster.address, logging_level=logging.ERROR, log_to_driver=False)
+            yield cluster
         finally:
+            ray.shutdown()
             cluster.shutdown()
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -113,6 +117,7 @@ def test_metrics_are_served_on_the_ports_of_the_ray_nodes(shared: RunningCluster
     quiet_since_ms = shared.engine.now_ms()
 
     def has_been_served_for_long() -> bool:
+        time.sleep(REPORTS_EVERY_MS / 1000)
         assert served(), "a series is missing, though nothing has changed"
         return shared.engine.now_ms() - quiet_since_ms > DROPPED_AFTER_MS
 
@@ -159,6 +164,7 @@ def test_the_sum_of_active_controllers_is_never_two_while_they_fail_over(ray_nod
         killed_again = cluster.engine.now_ms()
 
         def is_forgotten() -> bool:
+            time.sleep(REPORTS_EVERY_MS / 1000)
             assert active_controllers(cluster) == [f"controller-{successor}"]
             return cluster.engine.now_ms() - killed_again > DROPPED_AFTER_MS
 
@@ -192,7 +198,7 @@ def metric_lines() -> list[str]:
 
 
 def test_nothing_is_left_after_close(ray_nodes: Cluster) -> None:
-    with running_cluster(brokers=2) as cluster:
+    with running_cluster(brokers=1) as cluster:
         run = cluster.engine.cluster.run
         processes = list(cluster.engine.cluster.pids().values())
         assert len(processes) == len(cluster.engine.spec.node_ids)
