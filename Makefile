@@ -1,6 +1,8 @@
 # isray: `make study` and `make test` set everything up by themselves; `make help` lists the rest.
 
-PYTHON ?= python3
+# That of the system, if it is new enough and complete: distributions build it with more optimisations than pyenv does.
+PYTHON ?= $(shell for found in /usr/bin/python3 python3; do $$found -c 'from importlib.util import find_spec; import sys; \
+    sys.exit(sys.version_info < (3, 11) or not (find_spec("ensurepip") or find_spec("pip")))' && break; done; echo $$found)
 VENV := .venv
 BIN := $(VENV)/bin
 TOOLS := $(VENV)/tools
