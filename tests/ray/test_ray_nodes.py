@@ -17,6 +17,7 @@ from ray.cluster_utils import Cluster
 from ray.util.state import list_actors
 
 from experiments.engines.port import Loss
+from experiments.engines.ray.session import orderly_signals
 from protocol.errors import ErrorCode
 from protocol.metrics import (
     CLUSTER_METRICS,
@@ -56,7 +57,8 @@ def ray_nodes() -> Iterator[Cluster]:
             cluster.add_node(**head, _system_config={"metrics_report_interval_ms": REPORTS_EVERY_MS})
             for _ in range(2):
                 cluster.add_node(num_cpus=2)
-            ray.init(address=cluster.address, logging_level=logging.ERROR, log_to_driver=False)
+            with orderly_signals():  # Ray sets a handler of its own; leaving this block restores ours
+                ray.init(address=cluster.address, logging_level=logging.ERROR, log_to_driver=False)
             yield cluster
         finally:
             ray.shutdown()
