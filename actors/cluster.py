@@ -372,14 +372,15 @@ class ActorCluster:
 
     def retire(self) -> None:
         """As `close`, but the processes that answer wait for another cluster on this Ray, which takes them over."""
-        calls = {self._members[node].actor.retire.remote(): node for node in self.running()}
-        done, _ = ray.wait(list(calls), num_returns=len(calls), timeout=COMMAND_TIMEOUT_S) if calls else ([], [])
-        for call in done:
-            with suppress(*ACTOR_GONE):
-                ray.get(call)
-                self._retired[calls[call]] = self._members[calls[call]].actor
-                self._members[calls[call]].actor = None
-        self._end_running()
+        if ray.is_initialized():
+            calls = {self._members[node].actor.retire.remote(): node for node in self.running()}
+            done, _ = ray.wait(list(calls), num_returns=len(calls), timeout=COMMAND_TIMEOUT_S) if calls else ([], [])
+            for call in done:
+                with suppress(*ACTOR_GONE):
+                    ray.get(call)
+                    self._retired[calls[call]] = self._members[calls[call]].actor
+                    self._members[calls[call]].actor = None
+            self._end_running()
         self._remove_folder()
 
     def close(self) -> None:

@@ -35,18 +35,6 @@ def marked(mark: str, variable: str = MARK) -> dict[int, str]:
     return found
 
 
-def processes_naming(text: Path) -> list[str]:
-    """Command lines of running processes in which `text` occurs."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            line = path.read_bytes().decode(errors="replace").replace("\0", " ")
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        found += [line] if str(text) in line else []
-    return found
-
-
 def _environment(folder: Path) -> bytes:
     """The environment of a process. In the middle of an exec it is empty for a moment, though there is a program."""
     for _ in range(EXEC_LOOKS):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from experiments.studies.design.loader import study_from
+from experiments.studies.design.model import CellParameters
 from experiments.studies.design.study import StudyPlan
 from experiments.studies.estimation.estimates import CellEstimates, CellSums, FailoverTimes, estimate_cells
 from experiments.studies.estimation.moments import Sums
@@ -15,6 +16,10 @@ from experiments.studies.trace.metrics import FRACTIONS, METRICS
 
 TRIALS = 100
 RUNS = [{"isray": "0.1.0", "ray": "2", "pyspark": "4", "python": "3", "git_revision": None}]
+
+
+def cell_like(base: CellParameters, **changes: object) -> CellParameters:
+    return CellParameters.model_validate(dict(base) | changes)
 
 
 def study_of(name: str = "s", **fields: object) -> StudyPlan:

@@ -43,6 +43,7 @@ FAST = {
     "replica.lag.time.max.ms": 2_000,
     "replica.fetch.wait.max.ms": 200,
 }
+FAST_OPTIONS = tuple(item for name, value in FAST.items() for item in ("--config", f"{name}={value}"))
 Outcome = TypeVar("Outcome", bound=Message)
 
 

@@ -28,6 +28,7 @@ from experiments.cli.main import application
 
 ROOT = Path(__file__).parent.parent.parent
 WITHIN_S = 280
+LOOKS = 40
 RUN = "from experiments.cli.__main__ import run; run()"
 SERVER = f"""
 import asyncio, jsonschema, requests  # which Ray imports
@@ -55,22 +56,24 @@ def isray(
     """Runs `isray` with the arguments in a folder and `text` as its standard input. Returns exit code, standard output
     and standard error. TimeoutExpired, after a SIGKILL, for one that takes longer than `within_s`.
     """
+    _, server = _server()
     with TemporaryFile("w+") as given, TemporaryFile("w+") as out, TemporaryFile("w+") as err:
         given.write(text)
         given.seek(0)
-        told, telling = os.pipe()
         request = json.dumps([arguments, dict(environment or command_environment()), str(folder)]).encode()
-        socket.send_fds(_server()[1], [request], [given.fileno(), out.fileno(), err.fileno(), telling])
-        os.close(telling)
-        with os.fdopen(told, "rb", buffering=0) as answer:
-            pid = int(answer.readline())
-            if not select.select([answer], [], [], within_s)[0]:
-                os.kill(pid, signal.SIGKILL)
+        socket.send_fds(server, [request], [given.fileno(), out.fileno(), err.fileno()])
+        pid = int(server.recv(MAX_REQUEST_BYTES))
+        try:
+            if not select.select([server], [], [], within_s)[0]:
                 raise TimeoutExpired(arguments, within_s)
-            code = os.waitstatus_to_exitcode(int(answer.readline()))
+        except BaseException:
+            os.kill(pid, signal.SIGKILL)
+            raise
+        finally:
+            status = int(server.recv(MAX_REQUEST_BYTES))
         out.seek(0)
         err.seek(0)
-        return code, out.read(), err.read()
+        return os.waitstatus_to_exitcode(status), out.read(), err.read()
 
 
 @cache
@@ -91,34 +94,27 @@ def pytest_sessionfinish() -> None:
 
 
 def serve() -> None:
-    """Returns in each process that is to run a command. Each has a parent of its own, which waits for its end."""
+    """Runs one command after another, and reports the pid and the status of each; returns in their processes."""
     application()
     assert not NOT_IN_SERVER & sys.modules.keys()
     assert len(os.listdir("/proc/self/task")) == 1
     gc.freeze()  # the collection at the end of a command would take 0.2 s
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # that of a terminal is for the tests and the commands
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     control = socket.socket(fileno=os.dup(0))
     while True:
-        request, files, _, _ = socket.recv_fds(control, MAX_REQUEST_BYTES, 4)
+        request, files, _, _ = socket.recv_fds(control, MAX_REQUEST_BYTES, 3)
         if not request:
             os._exit(0)
-        if not os.fork():
+        if not (pid := os.fork()):
             break
         for file in files:
             os.close(file)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    control.close()
-    *standard, telling = files
-    if pid := os.fork():
-        os.dup2(telling, 0)
-        os.closerange(1, telling + 1)
-        os.write(0, b"%d\n" % pid)
-        os.write(0, b"%d\n" % os.waitpid(pid, 0)[1])
-        os._exit(0)
-    for number, file in enumerate(standard):
+        control.send(b"%d" % pid)
+        control.send(b"%d" % os.waitpid(pid, 0)[1])
+    for number, file in enumerate(files):
         os.dup2(file, number)
-    os.closerange(3, telling + 1)
+    control.detach()
+    os.closerange(3, max(files) + 1)
     sys.argv[1:], environment, folder = json.loads(request)
     # What `actors` sets when it is imported; the server begins without such variables.
     set_by_imports = {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
@@ -153,6 +149,10 @@ class Shell:
         found, out, err = self.run(*arguments, "--json")
         assert found == code, (arguments, out, err)
         return json.loads(out)
+
+    def is_healthy(self) -> bool:
+        """Whether all nodes run and all brokers are unfenced, after `LOOKS` looks at most."""
+        return any(self.run("status")[0] == 0 for _ in range(LOOKS))
 
 
 @contextmanager

@@ -11,15 +11,14 @@ from typing import Any
 
 import pytest
 
-from tests.ray.cluster_helpers import FAST
+from tests.ray.cluster_helpers import FAST_OPTIONS
 from tests.ray.command_helpers import Shell
 from tests.strays import leaves_within, marked
 
 
 @pytest.mark.covers("J8", "J10", "J12", "J16", "J17")
 def test_cluster_is_started_administered_damaged_and_stopped(shell: Shell) -> None:
-    configs = [item for name, value in FAST.items() for item in ("--config", f"{name}={value}")]
-    up = shell.json("up", "--detach", "--controllers", "3", *configs, "--racks", "a,b,c")
+    up = shell.json("up", "--detach", "--controllers", "3", *FAST_OPTIONS, "--racks", "a,b,c")
     address = up["bootstrap_server"]
     assert address.startswith("127.0.0.1:")
     controllers = ["controller-1000", "controller-1001", "controller-1002"]
@@ -145,7 +144,7 @@ def bring_nodes_back(shell: Shell) -> None:
     for node in ended:
         pid = shell.json("node", "start", node)["pid"]
         assert os.path.exists(f"/proc/{pid}")
-    healthy(shell)
+    assert shell.is_healthy()
     assert any(in_sync(shell) == [0, 1, 2] for _ in range(20))
 
 
@@ -166,7 +165,7 @@ def pause_stop_and_replace(shell: Shell) -> None:
     left.touch()
     assert shell.ok("node", "replace-disk", "broker-2") == "broker-2 will start with an empty disk\n"
     shell.ok("node", "start", "broker-2")
-    healthy(shell)
+    assert shell.is_healthy()
     assert directory.exists()
     assert not left.exists()
     code, out, err = shell.run("node", "kill", "broker-7")
@@ -182,15 +181,6 @@ def in_sync(shell: Shell) -> list[int]:
 def process_state(pid: int) -> str:
     """The kernel's letter for the state of a process; T is stopped."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-def healthy(shell: Shell) -> None:
-    """Waits until all nodes run and all brokers are unfenced."""
-    for _ in range(40):
-        code, out, _ = shell.run("status", "--json")
-        if code == 0:
-            return
-    raise AssertionError(f"not healthy: {out}")
 
 
 def status_after_death(shell: Shell, broker: int) -> Any:

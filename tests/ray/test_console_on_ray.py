@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from subprocess import Popen
 
-from tests.ray.cluster_helpers import FAST
+from tests.ray.cluster_helpers import FAST_OPTIONS
 from tests.ray.command_helpers import Shell
 
 READ = ("console-consumer", "--topic", "t", "--from-beginning")
@@ -32,8 +32,7 @@ def producing(shell: Shell, *more: str) -> Iterator[Popen[str]]:
 
 
 def test_lines_are_sent_while_the_input_is_open_with_the_time_of_the_wall_clock(shell: Shell) -> None:
-    configs = [item for name, value in FAST.items() for item in ("--config", f"{name}={value}")]
-    up = shell.json("up", "--detach", "--brokers", "2", *configs)
+    up = shell.json("up", "--detach", "--brokers", "2", *FAST_OPTIONS)
     shell.ok("topics", "--create", "--topic", "t", "--replica-assignment", "0,1")
     before_ms = time.time_ns() // 1_000_000
     with producing(shell, "--partition", "1") as producer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from subprocess import PIPE
 
@@ -13,7 +14,7 @@ import ray
 from experiments.engines.ray.cluster_state import ClusterState, read_state
 from experiments.engines.ray.node_commands import NodeAction, NodeCommand, NodeRow, NodeState, ask, ask_until
 from experiments.hunt.soak.ray_nodes import RayNodes, ray_nodes
-from tests.ray.cluster_helpers import FAST
+from tests.ray.cluster_helpers import FAST_OPTIONS
 from tests.ray.command_helpers import Shell, begun_shell
 from tests.strays import leaves_within
 
@@ -21,8 +22,6 @@ pytestmark = pytest.mark.timeout(600)
 CLIENT, MANAGER = "client-3000", "urm"
 WITHIN_S = 120
 PRODUCER = ("console-producer", "--topic", "t", "--json")
-LOOKS = 40
-"""How often `isray status` is run until the cluster is healthy."""
 
 
 @pytest.fixture(scope="module")
@@ -51,17 +50,19 @@ def written(nodes: RayNodes, shell: Shell) -> list[int]:
 
 @pytest.fixture
 def only_head(nodes: RayNodes, shell: Shell) -> None:
-    """No cluster runs, and the head is the only Ray node."""
+    """No cluster runs, and the head is the only Ray node, as Ray knows."""
     shell.run("down")
     for node in nodes.workers:
         nodes.reap(node)
+    until_s = time.monotonic() + WITHIN_S
+    while sum(node["Alive"] for node in ray.nodes()) > 1:
+        assert time.monotonic() < until_s, ray.nodes()
 
 
 def up(shell: Shell, *options: str) -> None:
     """Starts a cluster on the Ray that this process is connected to, with three replicas of a topic `t`."""
-    configs = [item for name, value in FAST.items() for item in ("--config", f"{name}={value}")]
     address = str(ray.get_runtime_context().gcs_address)
-    shell.ok("up", "--detach", "--address", address, *configs, *options)
+    shell.ok("up", "--detach", "--address", address, *FAST_OPTIONS, *options)
     shell.ok("topics", "--create", "--topic", "t", "--partitions", "3", "--replication-factor", "3")
 
 
@@ -91,10 +92,6 @@ def change(action: NodeAction, name: str) -> NodeRow:
     answer = ask(state(), NodeCommand(action=action, node=name))
     assert not answer.failure + answer.found, answer
     return answer.rows[0]
-
-
-def is_healthy(shell: Shell) -> bool:
-    return any(shell.run("status")[0] == 0 for _ in range(LOOKS))
 
 
 def produce(shell: Shell, written: list[int], count: int) -> None:
@@ -137,7 +134,7 @@ def test_a_cluster_goes_on_without_a_ray_node_and_is_whole_again_with_another(
     new = nodes.add()
     reach(NodeState.RUNNING, *gone)
     assert {rows()[name].ray_node for name in gone} == {new}
-    assert is_healthy(shell)
+    assert shell.is_healthy()
     read = shell.ok("console-consumer", "--topic", "t", "--from-beginning", "--max-messages", str(len(written)))
     assert sorted(map(int, read.split())) == written
 
@@ -159,7 +156,7 @@ def test_a_start_on_a_ray_node_that_was_just_lost_is_tried_again_and_orphans_end
     assert leaves_within(before[controller].pid or 0, 20)
     reach(NodeState.RUNNING, broker)
     nodes.reap(lost)
-    assert is_healthy(shell)
+    assert shell.is_healthy()
 
 
 @pytest.mark.usefixtures("written")

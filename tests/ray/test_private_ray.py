@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from experiments.support.processes import processes_naming
 from tests.ray.cluster_helpers import FAST
 from tests.ray.command_helpers import command_environment
-from tests.strays import processes_naming
 
 PRIVATE = f"""
 import os, signal, sys
@@ -38,6 +38,6 @@ def test_private_ray_ends_with_its_process(number: int) -> None:
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=240)
     assert ended.stdout == "up\n", ended.stderr
     assert ended.returncode == 128 + number if number == signal.SIGTERM else ended.returncode != 0
-    assert not processes_naming(folder)
+    assert not processes_naming([folder])
     assert not list(folder.iterdir())
     folder.rmdir()

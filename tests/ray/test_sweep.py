@@ -27,8 +27,8 @@ from experiments.studies.sweeps.sweep import complete_batches, needed_batches, s
 from experiments.studies.trace.kinds import TrialResult
 from experiments.studies.trials.batch import FunctionFailed, TrialFailed
 from experiments.support.errors import InputError
+from experiments.support.processes import processes_naming
 from tests.spark.trial_helpers import fake_trial
-from tests.strays import processes_naming
 
 ROOT = Path(__file__).parent.parent.parent
 RAW = {"name": "s", "seed": 3, "trials": 16, "duration": "1h", "sweep": {"min_insync_replicas": [1, 2]}}
@@ -102,7 +102,7 @@ def test_interrupted_sweep_leaves_no_process_and_resumes_to_the_same_trials(
     command = [sys.executable, "-c", INTERRUPTED, str(tmp_path), str(int(number))]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=240)
     assert ended.returncode in (128 + number, -number), ended.stderr
-    assert not processes_naming(short_folder)
+    assert not processes_naming([short_folder])
     assert not list(short_folder.iterdir())
     with pytest.raises(InputError, match="missing"):
         complete_batches(read_record(tmp_path), tmp_path)

@@ -20,6 +20,7 @@ from experiments.studies.trace.kinds import Crash, Loss, State
 from experiments.studies.trace.schema import TraceRow
 from experiments.studies.trials import trial
 from experiments.studies.trials.trial import Trial, run_trial
+from tests.synthetic_studies import cell_like
 from tests.trace_rows import as_rows
 
 HOUR_MS = 60 * MINUTE_MS
@@ -27,9 +28,7 @@ BASE = CellParameters(broker_mttf=None, duration_ms=4 * DAY_MS, start="fresh", d
 PAIR = {"brokers": 2, "replication_factor": 2, "min_insync_replicas": 2}
 CATCH_UP = CatchUp(rate=2e6, write_rate=1e6, backlog=7.2e9)
 
-
-def _cell(**changes: object) -> CellParameters:
-    return CellParameters.model_validate(dict(BASE) | changes)
+_cell = partial(cell_like, BASE)
 
 
 def _rows(cell: CellParameters, *outages: Outage) -> list[TraceRow]:

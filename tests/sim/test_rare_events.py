@@ -18,6 +18,7 @@ from experiments.studies.trials import importance, splitting
 from experiments.studies.trials.importance import NoRegenerationError, RegenerativeTrial, run_importance_trial
 from experiments.studies.trials.splitting import levels_of, losing_path, run_splitting_trial
 from experiments.studies.trials.trial import run_trial
+from tests.synthetic_studies import cell_like
 from tests.trace_rows import as_rows, check_trace
 
 REALISTIC = CellParameters(generation="kip-966", detection_ms=None, duration_ms=3 * YEAR_MS)
@@ -43,10 +44,6 @@ AGEING = CellParameters(
     start="fresh",
 )
 Run = Callable[[CellParameters, int], TrialResult]
-
-
-def _cell(base: CellParameters, **changes: object) -> CellParameters:
-    return CellParameters.model_validate(dict(base) | changes)
 
 
 def _measured(run: Run, cell: CellParameters, seeds: range) -> list[Measures]:
@@ -83,7 +80,7 @@ def _estimate(found: list[Measures], column: str = "losses") -> tuple[float, flo
 def test_importance_sampling_agrees_with_the_markov_model(
     changes: dict[str, object], expected: float, trials: int
 ) -> None:
-    cell = _cell(REALISTIC, **changes)
+    cell = cell_like(REALISTIC, **changes)
     markov = answer(cell)
     assert markov is not None
     assert markov["loss_rate"] == pytest.approx(expected, rel=0.05)
@@ -124,7 +121,7 @@ def test_a_biased_trial_keeps_the_rules_and_ends_between_cycles() -> None:
 
 
 def test_cycles_end_also_after_bursts_and_failures_of_brokers_without_replicas() -> None:
-    cell = _cell(REALISTIC, brokers=5, burst=Burst(per_year=8.0, fraction=0.2), duration_ms=YEAR_MS)
+    cell = cell_like(REALISTIC, brokers=5, burst=Burst(per_year=8.0, fraction=0.2), duration_ms=YEAR_MS)
     rows = as_rows(run_importance_trial(cell, 4).rows)
     crashes = [row for row in rows if row.kind == Crash.KIND]
     assert any(row.node > 2 for row in crashes)
@@ -135,7 +132,7 @@ def test_cycles_end_also_after_bursts_and_failures_of_brokers_without_replicas()
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_write_follows_the_change_that_makes_the_isr_large_enough(seed: int) -> None:
     """Min ISR is RF, so that a write that comes before its leader has learned of the last change is refused."""
-    cell = _cell(REALISTIC, min_insync_replicas=3, duration_ms=30 * DAY_MS)
+    cell = cell_like(REALISTIC, min_insync_replicas=3, duration_ms=30 * DAY_MS)
     rows = as_rows(run_importance_trial(cell, seed).rows)
     assert any(row.isr_size < 3 for row in rows if row.kind == State.KIND)
     assert rows[-1].log_weight == 0.0
@@ -143,7 +140,7 @@ def test_a_write_follows_the_change_that_makes_the_isr_large_enough(seed: int) -
 
 def test_a_cluster_that_stays_without_a_leader_never_regenerates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importance, "LONGEST_CYCLE_ABSENCES", 40)
-    cell = _cell(HARSH, unclean_recovery_strategy="manual", min_insync_replicas=2, tail_loss_probability=1.0)
+    cell = cell_like(HARSH, unclean_recovery_strategy="manual", min_insync_replicas=2, tail_loss_probability=1.0)
     with pytest.raises(NoRegenerationError, match="no regeneration point"):
         run_importance_trial(cell, 0)
 

@@ -6,6 +6,8 @@ controller notices a crash 6.75 to 9 s after it (a heartbeat every 2.25 s, a ses
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from experiments.studies.design.distribution import Distribution
@@ -18,6 +20,7 @@ from experiments.studies.trace.kinds import Loss, Stamped
 from experiments.studies.trace.metrics import measure
 from experiments.studies.trace.schema import YEAR_MS
 from experiments.studies.trials.trial import Trial
+from tests.synthetic_studies import cell_like
 
 HOUR_MS = 3_600_000
 NEVER_S = 10 * 3_600
@@ -25,9 +28,7 @@ BASE = CellParameters(generation="kip-497", duration_ms=24 * HOUR_MS, start="fre
 FENCED_S = (6.7, 9.1)
 CAUSES = ("unwritable_offline", "unwritable_leader", "unwritable_isr", "unwritable_refused")
 
-
-def _cell(**changes: object) -> CellParameters:
-    return CellParameters.model_validate(dict(BASE) | changes)
+_cell = partial(cell_like, BASE)
 
 
 def _down(broker: int, at_s: float, for_s: float, kind: OutageKind = "unclean") -> Outage:

@@ -34,8 +34,8 @@ from experiments.studies.trace.metrics import METRICS
 from experiments.studies.trace.schema import TraceRow
 from experiments.studies.trials.batch import Batch, Trial
 from experiments.support.errors import InputError
+from experiments.support.processes import processes_naming
 from tests.spark.trial_helpers import claimed, fake_trial, fill
-from tests.strays import processes_naming
 from tests.trace_rows import typed
 
 TRIALS = 12
@@ -210,7 +210,7 @@ def test_trials_of_one_number_are_pairs(analysed: Path) -> None:
 
 
 def test_no_process_and_no_temporary_folder_is_left(analysed: Path, spark_files: Path) -> None:
-    assert not processes_naming(spark_files)
+    assert not processes_naming([spark_files])
     assert not list(spark_files.iterdir())
     assert not list(analysed.glob(".tmp-*"))
     assert {path.name for path in analysed.iterdir()} >= {"study.yaml", "trace", "trials", "silver", "gold"}
@@ -232,7 +232,7 @@ with orderly_signals(), spark_session(java_home(), little=True):
     assert ended.returncode == 128 + signal.SIGTERM, ended.stderr
     (jvm,) = ended.stdout.split()
     assert not Path(f"/proc/{jvm}").exists()
-    assert not processes_naming(spark_files)
+    assert not processes_naming([spark_files])
 
 
 def test_report_is_written_from_the_directory_alone(analysed: Path) -> None:

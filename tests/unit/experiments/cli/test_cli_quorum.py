@@ -96,13 +96,8 @@ MakeQuorum = Callable[..., QuorumBench]
 
 
 @pytest.fixture
-def make_quorum(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> MakeQuorum:
+def make_bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> MakeQuorum:
     return partial(QuorumBench, monkeypatch, capsys)
-
-
-@pytest.fixture
-def bench(make_quorum: MakeQuorum) -> QuorumBench:
-    return make_quorum()
 
 
 def add(node: NodeId, *more: str) -> tuple[str, ...]:
@@ -189,8 +184,8 @@ def test_a_voter_that_is_down_lacks_records_since_it_was_caught_up_and_is_not_pr
     assert [row["promotable"] for row in rows if row["node_id"] in (1000, 1002)] == [True, True]
 
 
-def test_a_voter_that_never_fetched_has_no_fetch_time(make_quorum: MakeQuorum) -> None:
-    bench = make_quorum(static=True)
+def test_a_voter_that_never_fetched_has_no_fetch_time(make_bench: MakeQuorum) -> None:
+    bench = make_bench(static=True)
     gone = next(node for node in bench.harness.ids if node != bench.leader.key.id)
     bench.harness.crash(gone)
     bench.harness.crash(bench.leader.key.id)
@@ -225,8 +220,8 @@ def test_a_dry_run_prints_the_request_and_changes_nothing(bench: QuorumBench) ->
 
 
 @pytest.mark.covers("D32", "M78")
-def test_a_replaced_disk_is_removed_and_added_by_the_controllers_id(make_quorum: MakeQuorum) -> None:
-    bench = make_quorum(voters=3)
+def test_a_replaced_disk_is_removed_and_added_by_the_controllers_id(make_bench: MakeQuorum) -> None:
+    bench = make_bench(voters=3)
     old = bench.uuid(1001)
     bench.harness.crash(1001, Loss("all"))
     bench.harness.start(1001)
@@ -263,8 +258,8 @@ def test_the_directory_id_selects_one_of_two_disks_of_a_controller(bench: Quorum
 
 
 @pytest.mark.covers("M83")
-def test_changes_of_static_voters_are_refused(make_quorum: MakeQuorum) -> None:
-    bench = make_quorum(static=True)
+def test_changes_of_static_voters_are_refused(make_bench: MakeQuorum) -> None:
+    bench = make_bench(static=True)
     failed = bench.fails(*add(1001, "-d", bench.uuid(1001), "--endpoint", "C://h:1"))
     assert "INVALID_REQUEST: endpoints are set by controller.quorum.voters" in failed
     assert "controller.quorum.voters does not list replica 1009" in bench.fails(*add(1009, "-d", OTHER_DISK))

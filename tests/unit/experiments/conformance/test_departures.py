@@ -10,15 +10,13 @@ from random import Random
 from typing import Any
 
 import pytest
-import typer
-from typer.testing import CliRunner, Result
 
-from experiments.cli.conformance import conformance
 from experiments.conformance import decisions, traces
 from experiments.conformance.decisions import PartitionChangeRow, replay_file
 from experiments.conformance.departures import DEPARTURES, explanation
 from experiments.conformance.traces import ControllerTraceRow
 from experiments.support.errors import InputError
+from tests.unit.experiments.conformance.test_conformance import run
 
 DATA = Path(__file__).parents[3] / "data"
 SHOWN = {
@@ -29,12 +27,6 @@ SHOWN = {
 }
 """Rows of each file, and how many of them show each of `DEPARTURES`."""
 LINES = {name: gzip.decompress((DATA / f"{name}.jsonl.gz").read_bytes()).splitlines() for name in SHOWN}
-
-
-def run(*arguments: str | Path) -> Result:
-    app = typer.Typer()
-    app.command()(conformance)
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def _explained(vector: dict[str, Any]) -> tuple[str, ...]:

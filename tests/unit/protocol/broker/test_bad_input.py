@@ -33,7 +33,7 @@ from protocol.messages.data import (
 )
 from protocol.messages.records import ConfigRecord
 from protocol.nodes.broker import BrokerNode
-from tests.unit.actors.disk_helpers import written
+from tests.unit.actors.disk_helpers import content, written
 from tests.unit.protocol.node_helpers import CLIENT, CONTROLLER, BrokerBench, config_of, topic_records
 
 OWNER = Owner("cluster-1", 0)
@@ -48,10 +48,6 @@ def sealed(**fields: object) -> RecordBatch:
     stands |= {"producer_id": 5, "producer_epoch": 0, "base_sequence": 3}
     made = RecordBatch(**(stands | fields))
     return replace(made, crc=checksum_of(made, crc32c))
-
-
-def content(directory: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 class DiskBench(BrokerBench):

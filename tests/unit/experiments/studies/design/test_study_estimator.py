@@ -17,6 +17,7 @@ from experiments.studies.design.mappings import Burst, CatchUp, RollingRestart
 from experiments.studies.design.model import DAY_MS, CellParameters
 from experiments.studies.design.recorded import RecordedFailures, RecordedOutage
 from experiments.studies.theory.answers import answer
+from tests.synthetic_studies import cell_like as _cell
 from tests.yaml_rows import rows
 
 RARE = CellParameters(generation="kip-966")
@@ -30,17 +31,16 @@ HOURS = Distribution(mean_ms=6 * 3_600_000)
 WEIBULL = Distribution(dist="weibull", mean_ms=130 * DAY_MS, shape=0.7)
 
 
-def _cell(base: CellParameters, **changes: object) -> CellParameters:
-    return CellParameters.model_validate(dict(base) | changes)
-
-
 @pytest.mark.parametrize(
     ("cell", "estimator"),
     [
         (RARE, "importance"),
         (FREQUENT, "plain"),
         (_cell(RARE, broker_mttf=WEIBULL, broker_mttr=HOURS), "splitting"),
-        (_cell(RARE, broker_mttr=HOURS, rolling_restart=RollingRestart(every_ms=DAY_MS, down_ms=60_000)), "splitting"),
+        (
+            _cell(RARE, broker_mttr=HOURS, rolling_restart=RollingRestart(every_ms=DAY_MS, down_ms=60_000)),
+            "splitting",
+        ),
         (_cell(RARE, broker_mttr=HOURS, unclean_recovery_strategy="manual"), "splitting"),
         (_cell(RARE, brokers=200, broker_mttf=Distribution(mean_ms=2 * DAY_MS)), "splitting"),
         (_cell(RARE, burst=Burst(per_year=1.0, size=2)), "importance"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from random import Random
 from statistics import fmean, stdev
 
@@ -13,6 +14,7 @@ from experiments.studies.design.mappings import Burst, CatchUp
 from experiments.studies.design.model import DAY_MS, YEAR_MS, CellParameters
 from experiments.studies.design.placement import assignments
 from experiments.studies.failures.biased import BiasedTimeline, draw_kind, length_biased_ms
+from tests.synthetic_studies import cell_like
 
 pytestmark = pytest.mark.slow
 
@@ -23,6 +25,7 @@ SEEN_ONCE = 2 / CYCLES
 CELL = CellParameters(
     broker_mttf=Distribution(mean_ms=20 * DAY_MS), broker_mttr=Distribution(mean_ms=12 * HOUR_MS), writeback_ms=None
 )
+
 SHARED = {
     "power_events_per_year": 2.0,
     "racks": 3,
@@ -32,9 +35,7 @@ SHARED = {
     "unclean_probability": 0.7,
 }
 
-
-def _cell(**changes: object) -> CellParameters:
-    return CellParameters.model_validate(dict(CELL) | changes)
+_cell = partial(cell_like, CELL)
 
 
 def _timeline(cell: CellParameters, seed: int, bias: bool = True) -> BiasedTimeline:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from functools import partial
 from itertools import pairwise, takewhile
 
 import pytest
@@ -23,14 +24,13 @@ from experiments.studies.failures.sources import (
 )
 from experiments.studies.failures.timeline import DrawnTimeline, events_until
 from experiments.studies.trials.degraded import episodes
+from tests.synthetic_studies import cell_like
 from tests.yaml_rows import rows
 
 HOUR_MS, MINUTE_MS = 3_600_000, 60_000
 CELL = CellParameters(brokers=6, racks=3, tail_loss_probability=0.25, start="fresh")
 
-
-def _cell(**changes: object) -> CellParameters:
-    return CellParameters.model_validate(dict(CELL) | changes)
+_cell = partial(cell_like, CELL)
 
 
 def _outages(cell: CellParameters, years: int, seed: int = 1) -> list[Outage]:

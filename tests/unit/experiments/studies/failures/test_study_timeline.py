@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 from itertools import islice
 
 import pytest
@@ -14,15 +15,14 @@ from experiments.studies.design.model import DAY_MS, YEAR_MS, CellParameters
 from experiments.studies.failures.shared import shared_outages
 from experiments.studies.failures.sources import Outage
 from experiments.studies.failures.timeline import DrawnTimeline, Event, events_until, warm_up_ms
+from tests.synthetic_studies import cell_like
 from tests.yaml_rows import rows
 
 CELL = CellParameters(
     broker_mttf=Distribution(mean_ms=20 * DAY_MS), broker_mttr=Distribution(mean_ms=5 * DAY_MS), unclean_probability=0.5
 )
 
-
-def _cell(**changes: object) -> CellParameters:
-    return CellParameters.model_validate(dict(CELL) | changes)
+_cell = partial(cell_like, CELL)
 
 
 def _events(cell: CellParameters, seed: int, days: int = 200) -> list[Event]:
