@@ -20,6 +20,7 @@ from functools import cache, lru_cache, partial
 from typing import TypeVar
 
 from protocol.errors import ProtocolInvariantError, did_you_mean
+from protocol.kafka_release import NEWEST, KafkaRelease
 from protocol.kafka_rules import KAFKA_RULES
 from protocol.values import direct
 
@@ -55,6 +56,8 @@ class Generation(Enum):
         return _FEATURES[self]
 
 
+RELEASED = (Generation.KIP_497, Generation.KIP_966_ELR)
+"""The generations that releases of Kafka run, without and with ELR."""
 LOG_GENERATIONS = (Generation.KIP_497, Generation.KIP_966_ELR, Generation.KIP_966)
 """The generations with a metadata log and a quorum of controllers."""
 
@@ -444,17 +447,23 @@ _FEATURES = {generation: features_at(levels) for generation, levels in _LEVELS.i
 
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
-    """The static configuration of a cluster's nodes: its initial generation, a typed value for every config, and the
-    names of the rules of Kafka's that it follows (`protocol/kafka_rules.py`).
+    """The static configuration of a cluster's nodes: its initial generation, a typed value for every config, the names
+    of the rules of Kafka's that it follows (`protocol/kafka_rules.py`), and the release whose rules are in force before
+    `kip-966`.
     """
 
     generation: Generation = Generation.KIP_966
     values: Mapping[str, ConfigValue] = field(default_factory=lambda: {d.name: d.default for d in CONFIGS.values()})
     kafka_rules: frozenset[str] = frozenset()
+    kafka_release: KafkaRelease = NEWEST
 
     @classmethod
     def of(
-        cls, generation: Generation, overrides: Mapping[str, object] | None = None, kafka_rules: Iterable[str] = ()
+        cls,
+        generation: Generation,
+        overrides: Mapping[str, object] | None = None,
+        kafka_rules: Iterable[str] = (),
+        kafka_release: KafkaRelease = NEWEST,
     ) -> ClusterConfig:
         """The defaults with `overrides` and `kafka_rules`. Raises ConfigError for unknown configs and rules, values
         that are not allowed, and static voters together with bootstrap servers. Without controllers that assign
@@ -472,7 +481,8 @@ class ClusterConfig:
             allowed = f"none where {CONTROLLER_QUORUM_BOOTSTRAP_SERVERS} is set"
             raise ConfigError(CONTROLLER_QUORUM_VOTERS, voters, allowed)
         strategy = str(values[UNCLEAN_RECOVERY_STRATEGY])
-        return cls(generation, {**values, **with_implied_strategy(parsed, generation.features, strategy)}, rules)
+        parsed_values = {**values, **with_implied_strategy(parsed, generation.features, strategy)}
+        return cls(generation, parsed_values, rules, kafka_release)
 
     def int_value(self, name: str) -> int:
         """The value of an integer config, in the unit of its name."""

@@ -4,8 +4,9 @@ A cluster whose `ClusterConfig.kafka_rules` names a rule decides as Kafka's code
 `isray conformance` explains a recorded answer by a rule if the protocol under that rule gives exactly this answer. A
 scenario with `cluster.kafka_rules` shows what the rule leads to. No other cluster has any.
 
-All of them are about replicas that are not known to be complete, in generation `kip-966-elr`, which is Kafka's first
-phase of KIP-966: `last_known_elr` holds the last known leader there.
+All but one are about replicas that are not known to be complete, in generation `kip-966-elr`, which is Kafka's first
+phase of KIP-966: `last_known_elr` holds the last known leader there. `withdrawn-replica-awaited` is about
+reassignments, in `kip-497` as well.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ def _declare(name: str, kafka: str, source: str) -> str:
 RETURNING_REPLICA_ELIGIBLE = _declare(
     "returning-replica-eligible",
     kafka="A replica that a reassignment removed stays in the ELR, also when a later one brings it back.",
-    source="PartitionChangeBuilder.maybePopulateTargetElr; 4.0.0, 4.1.0",
+    source="PartitionChangeBuilder.maybePopulateTargetElr; 4.0.0 to 4.4.0",
 )
 REMOVED_REPLICA_BLOCKS_LAST_KNOWN_LEADER = _declare(
     "removed-replica-blocks-last-known-leader",
     kafka="The last known leader is not elected while the ELR has any member, in the assignment or not.",
-    source="PartitionChangeBuilder.canElectLastKnownLeader; 4.0.0, 4.1.0",
+    source="PartitionChangeBuilder.canElectLastKnownLeader; 4.0.0 to 4.4.0",
 )
 DEAD_LAST_KNOWN_LEADER_ELECTED = _declare(
     "dead-last-known-leader-elected",
@@ -51,4 +52,9 @@ UNASSIGNED_LAST_KNOWN_LEADER_ELECTED = _declare(
     "unassigned-last-known-leader-elected",
     kafka="The last known leader is elected whether it is a replica of the assignment or not.",
     source="PartitionChangeBuilder.canElectLastKnownLeader; 4.0.0, 4.1.0",
+)
+WITHDRAWN_REPLICA_AWAITED = _declare(
+    "withdrawn-replica-awaited",
+    kafka="A reassignment waits for every adding replica, also for one that a later request withdrew: it never ends.",
+    source="PartitionReassignmentReplicas.maybeCompleteReassignment; 4.3.0 to 4.4.0",
 )

@@ -37,11 +37,12 @@ from experiments.engines.port import ClusterSpec, Engine, TraceEvent
 from experiments.support.atomic import write_text
 from experiments.support.build import is_compiled
 from experiments.support.errors import InputError
-from experiments.support.fields import AsTuple, StrictModel
+from experiments.support.fields import AsTuple, ReleaseName, StrictModel
 from experiments.support.yaml_input import validated
 from protocol.config import ClusterConfig, ConfigError, Generation
 from protocol.events.registry import EventError, decode, detail_of
 from protocol.ids import TopicPartition
+from protocol.kafka_release import NEWEST, KafkaRelease
 from protocol.messages.base import Message, from_json, json_values
 from protocol.messages.records import MetadataRecord
 
@@ -79,6 +80,7 @@ class Manifest(StrictModel):
     engine: Literal["sim", "ray"]
     seed: int
     generation: str
+    kafka_release: ReleaseName = NEWEST.value
     brokers: Annotated[int, Field(ge=1)]
     controllers: Annotated[int, Field(ge=1)]
     config: dict[str, str | int | float | bool]
@@ -88,7 +90,9 @@ class Manifest(StrictModel):
 
     def spec(self) -> ClusterSpec:
         """The cluster that was run. ConfigError or ValueError where the config or the generation is not valid."""
-        config = ClusterConfig.of(Generation(self.generation), self.config)
+        config = ClusterConfig.of(
+            Generation(self.generation), self.config, kafka_release=KafkaRelease(self.kafka_release)
+        )
         return ClusterSpec(self.brokers, self.controllers, config, self.seed)
 
 
@@ -210,6 +214,7 @@ class RecordingWriter:
             engine="ray" if engine == "ray" else "sim",
             seed=spec.seed,
             generation=spec.config.generation.value,
+            kafka_release=spec.config.kafka_release.value,
             brokers=spec.brokers,
             controllers=spec.controllers,
             config=dict(spec.config.values),

@@ -25,7 +25,7 @@ from experiments.cli import cluster_access
 from experiments.cli.cluster_access import BootstrapServer, CommandConfig, OwnCluster, Principal, Target, target_of
 from experiments.cli.metadata_quorum import role_of
 from experiments.cli.output import ExitCode, Json, fail, fail_if, flag, option, print_result
-from experiments.cli.parse import name_values
+from experiments.cli.parse import KafkaReleaseOption, name_values, release_of
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.engines.ray.cluster_state import DEFAULT_NAME, ClusterOptions, ClusterState, read_state, states
 from experiments.engines.ray.connection import own_state
@@ -91,6 +91,7 @@ def up(
     generation: Annotated[
         Generation, typer.Option("--generation", help="The protocol generation: its feature levels.")
     ] = Generation.KIP_966,
+    kafka_release: KafkaReleaseOption = None,
     config: Annotated[list[str] | None, option("NAME=VALUE", "A static config; may be repeated.")] = None,
     racks: Annotated[str | None, option("a,b,...", "One rack per broker.")] = None,
     name: ClusterName = DEFAULT_NAME,
@@ -107,6 +108,7 @@ def up(
         brokers=brokers,
         controllers=0 if has_store else controllers or 1,
         generation=generation,
+        kafka_release=release_of(kafka_release, generation),
         config=name_values("--config", config),
         racks=_racks(racks, brokers),
         address=address or os.environ.get("RAY_ADDRESS"),

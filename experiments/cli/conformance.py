@@ -1,4 +1,5 @@
-"""`isray conformance FILE... [--json]`: replays recorded vectors and reports where the core answers otherwise.
+"""`isray conformance FILE... [--kafka RELEASE] [--json]`: replays recorded vectors and reports where the core answers
+otherwise.
 
 Exit code 0 if every row is answered as recorded, or departs by declared rules only; 1 if one does not.
 """
@@ -13,6 +14,7 @@ from typing import Annotated
 import typer
 
 from experiments.cli.output import Json, fail_if, option
+from experiments.cli.parse import release_named
 from experiments.conformance.decisions import DepartedRow, FileResult, replay_file
 from experiments.conformance.departures import DEPARTURES, Departure, departure_named
 from experiments.conformance.shapes import Difference
@@ -26,11 +28,15 @@ def conformance(
     departure: Annotated[
         str | None, option("NAME", "Also print the first five rows of this departure, field by field.", "--departures")
     ] = None,
+    kafka: Annotated[
+        str | None, option("RELEASE", "The release of files that do not say theirs, such as 4.4.0.", "--kafka")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Replay recorded decisions of Apache Kafka's controller and compare every field of the answers."""
     shown = None if departure is None else departure_named(departure, "--departures")
-    results = [replay_file(path) for path in files]
+    release = None if kafka is None else release_named(kafka, "--kafka")
+    results = [replay_file(path, release) for path in files]
     passed, failed = sum(result.passed for result in results), sum(result.failed for result in results)
     found = [(result.file, row) for result in results for row in result.departed]
     departed = {it: rows for it in DEPARTURES if (rows := [row for row in found if it in row[1].departures])}
@@ -46,6 +52,9 @@ def conformance(
         for file, mismatch in mismatches[:SHOWN_ROWS]:
             _print_row(file, mismatch.row, mismatch.differences)
         _print_departures(departed, shown)
+        for result in results:
+            if not result.is_stated:
+                typer.echo(f"{result.file} does not say its release; its rows fit {result.release.value} best")
         typer.echo(f"{passed} passed, {failed} failed, {len(found)} departures")
     fail_if(failed)
 
@@ -53,7 +62,8 @@ def conformance(
 def _document(result: FileResult) -> dict[str, object]:
     counts = {name: getattr(result, name) for name in ("file", "kind", "passed", "failed")}
     mismatches = [asdict(mismatch) for mismatch in result.mismatches]
-    return {**counts, "departures": len(result.departed), "mismatches": mismatches}
+    release = {"kafka_release": result.release.value, "release_is_stated": result.is_stated}
+    return {**counts, **release, "departures": len(result.departed), "mismatches": mismatches}
 
 
 def _departure(departure: Departure, rows: list[tuple[str, DepartedRow]]) -> dict[str, object]:

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.cli.output import ExitCode, Json, fail, fail_if, flag, option, print_result, table_of, wide_console
-from experiments.cli.parse import generation_named
+from experiments.cli.parse import KafkaReleaseOption, generation_named, release_of
 from experiments.cli.run_pages import Compare, Exploration, Html, Variant, variant_named
 from experiments.support.errors import InputError
 from experiments.support.progress import progress
@@ -242,6 +242,8 @@ def _explored(saved: TimelineFile, variant: Variant) -> tuple[PlanResult, Run]:
     plan = saved.plan
     if variant.generation is not None:
         plan = plan.model_copy(update={"generation": variant.generation})
+    if variant.kafka_release is not None:
+        plan = plan.model_copy(update={"kafka_release": variant.kafka_release})
     with mutated(variant.mutant):
         facts = [("mutant", variant.mutant or "none")]
         return explore_plan(plan, f"seed {plan.seed}, {variant.name}", facts, variant.kafka_rules)
@@ -270,6 +272,7 @@ def explore(
     brokers: Annotated[int, option("N", "How many brokers.", min=2, max=5)] = 3,
     depth: Annotated[int | None, option("N", "Maximal number of steps.", min=1)] = None,
     generation: Annotated[str, option("G", "The protocol generation.")] = Generation.KIP_966.value,
+    kafka_release: KafkaReleaseOption = None,
     mutant: Annotated[str | None, option("NAME", "Switch off this guard.")] = None,
     min_isr: Annotated[int, option("N", "min.insync.replicas.", min=1, max=5)] = 2,
     bounds: Annotated[str | None, option("NAME=N,...", "How often each event may happen; see docs/explore.md.")] = None,
@@ -283,10 +286,12 @@ def explore(
 
     if strategy not in STRATEGIES:
         raise InputError("--strategy", "", repr(strategy), " or ".join(STRATEGIES))
+    searched = generation_named(generation)
     spec = SearchSpec(
         brokers=brokers,
         min_isr=min_isr,
-        generation=generation_named(generation),
+        generation=searched,
+        kafka_release=release_of(kafka_release, searched),
         mutant=mutant,
         strategy=strategy,
         bounds=_bounds(bounds),

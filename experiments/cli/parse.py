@@ -7,13 +7,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, TypeVar
 
+import typer
 from pydantic import BaseModel, ConfigDict, Field
 
 from experiments.support.errors import InputError, MissingInput
+from experiments.support.fields import RELEASE
 from experiments.support.yaml_input import validated_json
-from protocol.config import INT_MAX, Generation
+from protocol.config import INT_MAX, RELEASED, Generation
 from protocol.errors import StorageError
 from protocol.ids import is_uuid
+from protocol.kafka_release import NEWEST, KafkaRelease, kafka_release
 
 DIRECTORY_ID = "a directory id of 22 letters, digits, '_' and '-', such as isray storage random-uuid prints"
 Int32 = Annotated[int, Field(ge=0, le=INT_MAX)]
@@ -101,6 +104,28 @@ def generations_named(text: str) -> list[Generation]:
     """The values of `--generations`, separated by commas. InputError for one that does not exist."""
     names = dict.fromkeys(name.strip() for name in text.split(","))
     return [generation_named(name, "--generations", "one or more of {}, separated by commas") for name in names]
+
+
+KafkaReleaseOption = Annotated[
+    str | None,
+    typer.Option("--kafka-release", metavar="R", help="The release of Kafka whose rules hold in kip-497, kip-966-elr."),
+]
+
+
+def release_named(name: str, option: str = "--kafka-release") -> KafkaRelease:
+    """The release that behaves as the one of the option. InputError where it is none."""
+    try:
+        return kafka_release(name)
+    except ValueError as error:
+        raise InputError(option, "", repr(name), RELEASE.form) from error
+
+
+def release_of(name: str | None, generation: Generation) -> KafkaRelease:
+    """The value of `--kafka-release`, the newest without one. InputError where no release has the generation."""
+    if name is not None and generation not in RELEASED:
+        allowed = f"no such option with --generation {generation.value}, which no release of Kafka has"
+        raise InputError("--kafka-release", "", name, allowed)
+    return NEWEST if name is None else release_named(name)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The options `--html` and `--compare`: the page of a run, alone or beside another one.
 
 A run is compared with the same nodes, steps and failures at the same times, in another generation, with a mutant of the
-protocol, or with a rule of Kafka's.
+protocol, with a rule of Kafka's, or under the rules of another release of Kafka's.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ if TYPE_CHECKING:
     from experiments.explorer.run import Run
 
 Html = Annotated[Path | None, option("FILE", "Write the run as a page to explore in a browser.")]
-_AGAIN = "Run it again in this generation, or with this mutant or rule of Kafka's, and show the first differences."
+_AGAIN = "Run it again in this generation or release, or with this mutant or rule of Kafka's; show what differs first."
 Compare = Annotated[str | None, option("WHAT", _AGAIN)]
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """How a run differs from the file: by generation, mutant or rules of Kafka's. `name` is for titles."""
+    """How a run differs from the file: by generation, mutant, rules or release of Kafka's. `name` is for titles."""
 
     name: str
     generation: str | None = None
     mutant: str | None = None
     kafka_rules: tuple[str, ...] = ()
+    kafka_release: str | None = None
 
 
 def variant_named(text: str, others: Iterable[str] = ()) -> Variant:
     """The variant that `--compare` names; `others` are names that the command takes besides. InputError for none."""
     from experiments.hunt.mutants.registry import all_mutants
-    from experiments.support.fields import GENERATIONS
+    from experiments.support.fields import GENERATIONS, RELEASES
     from protocol.kafka_rules import KAFKA_RULES
 
     if text in GENERATIONS:
@@ -47,7 +48,10 @@ def variant_named(text: str, others: Iterable[str] = ()) -> Variant:
         return Variant(f"mutant {text}", mutant=text)
     if text in KAFKA_RULES:
         return Variant(f"Kafka's rule {text}", kafka_rules=(text,))
-    allowed = ", ".join([*others, *GENERATIONS, "a mutant of docs/mutants.md, or a rule of docs/kafka-findings.md"])
+    if text in RELEASES:
+        return Variant(f"Kafka {text}", kafka_release=text)
+    named = (*others, *GENERATIONS, *RELEASES)
+    allowed = ", ".join([*named, "a mutant of docs/mutants.md, or a rule of docs/kafka-findings.md"])
     meant = did_you_mean(text, (*GENERATIONS, *all_mutants(), *KAFKA_RULES))
     raise InputError("--compare", "", f"{text!r}{meant}", allowed)
 

@@ -113,7 +113,9 @@ def _run_variant(scenario: Scenario, seed: int, variant: Variant) -> Run:
     from experiments.scenarios.runner import Runner
 
     generation, rules = variant.generation or scenario.cluster.generation, scenario.cluster.kafka_rules
-    scenario = with_cluster(scenario, generation=generation, kafka_rules=[*rules, *variant.kafka_rules])
+    release = variant.kafka_release or scenario.cluster.kafka_release
+    all_rules = [*rules, *variant.kafka_rules]
+    scenario = with_cluster(scenario, generation=generation, kafka_rules=all_rules, kafka_release=release)
     with mutated(variant.mutant):
         runner = Runner(scenario, CheckedEngine(scenario.cluster.spec(seed)), keeps_going=True)
         return run_variant(runner, f"{scenario.name}, {variant.name}")

@@ -9,6 +9,10 @@ The two switches of a partition change choose the generation: without `elr_enabl
 `use_last_known_leader` `kip-966-elr`, else `kip-966`. Rows have no separate field for the last known leader, so it is
 not tracked here.
 
+A file may begin with a line `{"kafka_release": "4.4.0"}`, the release of Kafka whose code gave the answers; the rows
+are replayed under the rules of that release (`protocol/kafka_release.py`). A file that does not say its release is
+replayed under the newest rules that give the fewest mismatches.
+
 A row that is not answered as recorded is a mismatch, unless declared departures explain it (`departures.py`).
 
 A file that is not made of such rows, all of them, is wrong input and not a mismatch: every field is validated
@@ -20,12 +24,13 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from experiments.conformance import traces as conformance_traces
 from experiments.conformance.departures import Departure, explanation
@@ -41,13 +46,22 @@ from experiments.conformance.shapes import (
 )
 from experiments.conformance.traces import ControllerTraceRow
 from experiments.support.errors import InputError
-from experiments.support.fields import StrictModel
+from experiments.support.fields import RELEASE, StrictModel
 from experiments.support.yaml_input import validated_json
 from protocol.controller.partition_change import ChangeRequest, Election, decide
+from protocol.kafka_release import KafkaRelease, kafka_release
 from protocol.messages.records import PartitionChangeRecord
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState, replay_change
 
 _STEPS = re.compile(rb'"steps"\s*:')
+_RELEASE = re.compile(rb'\s*\{\s*"kafka_release"')
+
+
+def _release(text: object) -> KafkaRelease:
+    try:
+        return kafka_release(str(text))
+    except ValueError as error:
+        raise ValueError(f"allowed: {RELEASE.form}") from error
 
 
 class RecordShape(StrictModel):
@@ -61,6 +75,12 @@ class RecordShape(StrictModel):
     leader_recovery_state: Annotated[int, Field(ge=-1, le=1)]
     elr: Brokers | None
     last_known_elr: BrokersOrNone | None
+
+
+class ReleaseLine(StrictModel):
+    """The first line of a file that says its release."""
+
+    kafka_release: Annotated[KafkaRelease, BeforeValidator(_release)]
 
 
 class PartitionChangeRow(StrictModel):
@@ -83,6 +103,9 @@ class PartitionChangeRow(StrictModel):
     error: str | None
 
 
+Row = PartitionChangeRow | ControllerTraceRow
+
+
 @dataclass(frozen=True, slots=True)
 class Mismatch:
     """A row (counted from 1) and all its differences."""
@@ -100,10 +123,13 @@ class DepartedRow(Mismatch):
 
 @dataclass(frozen=True, slots=True)
 class FileResult:
-    """The number of `passed` rows of a file, then mismatches and departures in the order of the file."""
+    """The number of `passed` rows of a file, then mismatches and departures in the order of the file. `release` is the
+    release whose rules were in force; not `is_stated`: it was found by the rows."""
 
     file: str
     kind: str
+    release: KafkaRelease
+    is_stated: bool
     passed: int
     mismatches: tuple[Mismatch, ...]
     departed: tuple[DepartedRow, ...]
@@ -113,38 +139,59 @@ class FileResult:
         return len(self.mismatches)
 
 
-def replay_file(path: Path) -> FileResult:
-    """Replays all rows of a file. InputError (file, row, field) if it cannot be read or is not made of rows."""
-    rows = [_parse(path, number, line) for number, line in enumerate(_lines(path), start=1)]
+def replay_file(path: Path, release: KafkaRelease | None = None) -> FileResult:
+    """Replays all rows of a file; `release` is that of a file that does not say its own. InputError (file, row, field)
+    if the file cannot be read, is not made of rows, or says another release."""
+    lines = _lines(path)
+    if _RELEASE.match(lines[0]):
+        stated = validated_json(ReleaseLine, lines.pop(0), str(path)).kafka_release
+        if release not in (None, stated):
+            raise InputError("--kafka", "", release.value, f"{stated.value}, the release that {path} says")
+        release = stated
+    rows = [_parse(path, number, line) for number, line in enumerate(lines, start=1)]
+    if not rows:
+        raise InputError(str(path), "", "no rows", "one JSON object per line")
+    if release is not None:
+        return _replayed(path, rows, release, is_stated=True)
+    found = [_replayed(path, rows, release, is_stated=False) for release in reversed(KafkaRelease)]
+    return min(found, key=lambda result: result.failed)
+
+
+def _replayed(path: Path, rows: Sequence[Row], release: KafkaRelease, is_stated: bool) -> FileResult:
     kind = "controller trace" if isinstance(rows[0], ControllerTraceRow) else "partition change"
     mismatches: list[Mismatch] = []
     departed: list[DepartedRow] = []
     for number, row in enumerate(rows, start=1):
-        unlike = _row_differences(row)
+        unlike = _row_differences(row, release)
         if not unlike:
             continue
-        departures = explanation(partial(_row_differences, row))
+        departures = explanation(partial(_row_differences, row, release))
         if departures:
             departed.append(DepartedRow(number, unlike, departures))
         else:
             mismatches.append(Mismatch(number, unlike))
     passed = len(rows) - len(mismatches) - len(departed)
-    return FileResult(str(path), kind, passed, tuple(mismatches), tuple(departed))
+    return FileResult(str(path), kind, release, is_stated, passed, tuple(mismatches), tuple(departed))
 
 
 def _row_differences(
-    row: PartitionChangeRow | ControllerTraceRow, kafka_rules: frozenset[str] = frozenset()
+    row: Row,
+    kafka_release: KafkaRelease,
+    kafka_rules: frozenset[str] = frozenset(),
 ) -> tuple[Difference, ...]:
     if isinstance(row, ControllerTraceRow):
-        return conformance_traces.differences(row, kafka_rules)
-    return differences(row, kafka_rules)
+        return conformance_traces.differences(row, kafka_release, kafka_rules)
+    return differences(row, kafka_release, kafka_rules)
 
 
-def differences(row: PartitionChangeRow, kafka_rules: frozenset[str] = frozenset()) -> tuple[Difference, ...]:
-    """The fields in which the core's answer, under these of Kafka's rules, differs from the recorded one."""
+def differences(
+    row: PartitionChangeRow, kafka_release: KafkaRelease, kafka_rules: frozenset[str] = frozenset()
+) -> tuple[Difference, ...]:
+    """The fields in which the core's answer, for this release and under these of Kafka's rules, differs from the
+    recorded one."""
     recovery = LeaderRecoveryState[row.partition.leader_recovery_state]
     before = PartitionState(**row.partition.model_dump() | {"leader_recovery_state": recovery})
-    record = decide("vector", 0, before, _request(row, kafka_rules))
+    record = decide("vector", 0, before, _request(row, kafka_release, kafka_rules))
     after = before if record is None else replay_change(before, record)
     unlike = [
         *compare("record", row.record, _record_fields(record)),
@@ -181,7 +228,7 @@ def _parse(path: Path, number: int, line: bytes) -> PartitionChangeRow | Control
         raise InputError(str(path), field, error.found, error.allowed) from error
 
 
-def _request(row: PartitionChangeRow, kafka_rules: frozenset[str]) -> ChangeRequest:
+def _request(row: PartitionChangeRow, kafka_release: KafkaRelease, kafka_rules: frozenset[str]) -> ChangeRequest:
     recovery = row.target_leader_recovery_state
     return ChangeRequest(
         min_isr=row.min_isr,
@@ -196,6 +243,7 @@ def _request(row: PartitionChangeRow, kafka_rules: frozenset[str]) -> ChangeRequ
         target_leader_recovery_state=None if recovery is None else LeaderRecoveryState[recovery],
         unclean_shutdown_replicas=row.unclean_shutdown_replicas,
         kafka_rules=kafka_rules,
+        kafka_release=kafka_release,
     )
 
 

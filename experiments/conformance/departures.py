@@ -71,6 +71,13 @@ DEPARTURES: tuple[Departure, ...] = (
         story="A broker without replica leads; nothing can be written or read, and no election is possible.",
         lost=None,
     ),
+    Departure(
+        rule=KAFKA_RULES["withdrawn-replica-awaited"],
+        reason="isray waits for the adding replicas that the latest request wants (E32): the others are to be removed.",
+        scenario="withdrawn-replica",
+        story="A reassignment that was taken back by another one never ends; only a cancellation ends it.",
+        lost=0,
+    ),
 )
 
 

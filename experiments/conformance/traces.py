@@ -29,6 +29,7 @@ from protocol.contract import Send
 from protocol.controller.heartbeats import BrokerControlState
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, NO_EPOCH, Epoch
+from protocol.kafka_release import KafkaRelease
 from protocol.messages import control
 from protocol.messages.admin import AdminRequest, AdminResponse
 from protocol.messages.base import Message
@@ -114,9 +115,12 @@ class ControllerTraceRow(StrictModel):
     steps: Annotated[tuple[Step, ...], Field(min_length=1)]
 
 
-def differences(row: ControllerTraceRow, kafka_rules: frozenset[str] = frozenset()) -> tuple[Difference, ...]:
-    """The differences of the first step whose answer, under these of Kafka's rules, differs from the recorded one."""
-    controller = _Controller(row.elr_enabled, kafka_rules)
+def differences(
+    row: ControllerTraceRow, kafka_release: KafkaRelease, kafka_rules: frozenset[str] = frozenset()
+) -> tuple[Difference, ...]:
+    """The differences of the first step whose answer, for this release and under these of Kafka's rules, differs from
+    the recorded one."""
+    controller = _Controller(row.elr_enabled, kafka_release, kafka_rules)
     for index, step in enumerate(row.steps):
         result = controller.apply(step.event)
         recorded = step.result.model_dump() if isinstance(step.result, HeartbeatReply) else step.result
@@ -133,9 +137,9 @@ def differences(row: ControllerTraceRow, kafka_rules: frozenset[str] = frozenset
 class _Controller:
     """A controller node on a disk of its own, fed with recorded events."""
 
-    def __init__(self, elr_enabled: bool, kafka_rules: frozenset[str]) -> None:
+    def __init__(self, elr_enabled: bool, kafka_release: KafkaRelease, kafka_rules: frozenset[str]) -> None:
         generation = Generation.KIP_966_ELR if elr_enabled else Generation.KIP_497
-        self._config = ClusterConfig.of(generation, kafka_rules=kafka_rules)
+        self._config = ClusterConfig.of(generation, kafka_rules=kafka_rules, kafka_release=kafka_release)
         self._storage = formatted_disk()
         self._ids = count(1)
         self._epochs: dict[int, dict[int, Epoch]] = {}

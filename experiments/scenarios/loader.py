@@ -27,7 +27,14 @@ from experiments.scenarios.model import (
 from experiments.support.errors import InputError, shown
 from experiments.support.fields import StrictModel
 from experiments.support.yaml_input import flow_yaml, read_yaml_mapping, validated
-from protocol.config import CONFIGS, CONTROLLER_QUORUM_BOOTSTRAP_SERVERS, CONTROLLER_QUORUM_VOTERS, Generation, node_ids
+from protocol.config import (
+    CONFIGS,
+    CONTROLLER_QUORUM_BOOTSTRAP_SERVERS,
+    CONTROLLER_QUORUM_VOTERS,
+    RELEASED,
+    Generation,
+    node_ids,
+)
 from protocol.errors import did_you_mean
 from protocol.ids import FIRST_CONTROLLER, NO_LEADER
 
@@ -46,6 +53,10 @@ def scenario_from(raw: dict[str, object], source: str) -> Scenario:
     written = {name: getattr(file, name) for name in ScenarioFile.model_fields if name != "steps"}
     scenario = Scenario(**written, steps=steps)
     _check_references(scenario, source)
+    cluster = scenario.cluster
+    if "kafka_release" in cluster.model_fields_set and Generation(cluster.generation) not in RELEASED:
+        allowed = f"none with generation {cluster.generation}, which no release of Kafka has"
+        raise InputError(source, "cluster.kafka_release", cluster.kafka_release, allowed)
     if scenario.violates and not scenario.cluster.kafka_rules:
         raise InputError(source, "violates", scenario.violates, "nothing, without cluster.kafka_rules")
     return scenario

@@ -15,12 +15,14 @@ from experiments.faults.kinds import AnyFault
 from experiments.scenarios.expectation_model import Expectation
 from experiments.support.fields import (
     GENERATIONS,
+    RELEASES,
     Assignment,
     ClusterConfigs,
     DurationMs,
     ErrorName,
     GenerationName,
     Index,
+    ReleaseName,
     StrictModel,
     TopicConfig,
     TopicName,
@@ -29,6 +31,7 @@ from experiments.support.fields import (
 )
 from protocol.config import ClusterConfig, Generation
 from protocol.ids import FIRST_CONTROLLER, RECOVERY_MANAGER, STORE
+from protocol.kafka_release import NEWEST, KafkaRelease
 from protocol.kafka_rules import KAFKA_RULES
 from protocol.v3.store.settings import (
     MAX_LATENCY_MS,
@@ -93,6 +96,10 @@ class ClusterModel(StrictModel):
     generation: GenerationName = Field(default="kip-966", description=f"protocol generation: {', '.join(GENERATIONS)}")
     config: ClusterConfigs = Field(default_factory=dict, description="cluster-wide configs, by Kafka's names")
     store: V3Model | None = Field(default=None, description="with generation v3: the settings of the store")
+    kafka_release: ReleaseName = Field(
+        default=NEWEST.value,
+        description=f"in kip-497 and kip-966-elr, the release of Kafka whose rules hold: {', '.join(RELEASES)}",
+    )
     kafka_rules: list[Annotated[str, one_of(KAFKA_RULES)]] = Field(
         default_factory=list,
         description=f"rules of Kafka's code in the place of isray's, on sim only: {', '.join(KAFKA_RULES)}",
@@ -109,7 +116,9 @@ class ClusterModel(StrictModel):
         return tuple(range(FIRST_CONTROLLER, FIRST_CONTROLLER + count))
 
     def spec(self, seed: int = 0) -> ClusterSpec:
-        config = ClusterConfig.of(Generation(self.generation), self.config, self.kafka_rules)
+        config = ClusterConfig.of(
+            Generation(self.generation), self.config, self.kafka_rules, KafkaRelease(self.kafka_release)
+        )
         voters = None if self.voters is None else tuple(self.voters)
         store = self.store.settings() if self.store is not None else None
         return ClusterSpec(self.brokers, self.controllers, config, seed, voters, store)

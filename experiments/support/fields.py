@@ -34,9 +34,11 @@ from protocol.broker.recovery import hook_named
 from protocol.config import UNCLEAN_LEADER_HOOK, Generation, parse_config
 from protocol.controller.topics import MAX_NAME_LENGTH, name_error
 from protocol.errors import ErrorCode
+from protocol.kafka_release import KafkaRelease, kafka_release
 
 ERROR_NAMES = tuple(code.name for code in ErrorCode if code is not ErrorCode.NONE)
 GENERATIONS = tuple(generation.value for generation in Generation)
+RELEASES = tuple(release.value for release in KafkaRelease)
 IN_FILE: Final = "a value of a file"
 """The context of a validation whose values are those of a file."""
 
@@ -119,6 +121,17 @@ class Notation:
 PLAIN = Notation()
 TEXT = Notation(lambda value: str(value) if type(value) is int else value)
 """Words, some of which are digits, that YAML reads as numbers."""
+
+
+def _read_release(value: object) -> object:
+    """The name of the release that behaves as this one does; YAML reads `4.3` as a number."""
+    try:
+        return kafka_release(str(value)).value
+    except ValueError:
+        return value
+
+
+RELEASE = Notation(_read_release, form=f"one of {', '.join(RELEASES)}, or another release from 4.0 to 4.4")
 
 
 def notation_of(metadata: Iterable[object]) -> Notation:
@@ -253,6 +266,8 @@ AsTuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) 
 TopicName = Annotated[str, Field(min_length=1), AfterValidator(_check_topic_name)]
 ErrorName = Annotated[str, one_of(ERROR_NAMES)]
 GenerationName = Annotated[str, one_of(GENERATIONS)]
+ReleaseName = Annotated[str, one_of(RELEASES, form=RELEASE.form), RELEASE]
+"""A release of Kafka's, under the name of those that behave alike (`protocol/kafka_release.py`)."""
 ConfigSetting = int | bool | str
 TopicConfig = Annotated[dict[str, ConfigSetting], _configs(topic=True)]
 """Topic configs by their Kafka names; each value is checked."""

@@ -85,6 +85,7 @@ class ControllerState:
             use_last_known_leader=features.last_known_leader_in_elr,
             track_last_known_leader=features.track_last_known_leader,
             kafka_rules=self.config.kafka_rules,
+            kafka_release=self.config.kafka_release,
             election=election,
             **targets,  # type: ignore[arg-type]
         )

@@ -54,10 +54,12 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from protocol.ids import NO_LEADER, BrokerId
+from protocol.kafka_release import ADDED_REPLICAS_COMPLETE, LAST_KNOWN_LEADER_BY_RECORD, NEWEST, KafkaRelease
 from protocol.kafka_rules import (
     DEAD_LAST_KNOWN_LEADER_ELECTED,
     REMOVED_REPLICA_BLOCKS_LAST_KNOWN_LEADER,
     UNASSIGNED_LAST_KNOWN_LEADER_ELECTED,
+    WITHDRAWN_REPLICA_AWAITED,
 )
 from protocol.messages.records import PartitionChangeRecord
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState, awaited_replicas, copies_of_completed
@@ -99,6 +101,7 @@ class ChangeRequest:
     target_leader_recovery_state: int | None = None
     unclean_shutdown_replicas: Brokers | None = None
     kafka_rules: frozenset[str] = frozenset()
+    kafka_release: KafkaRelease = NEWEST
 
     def __post_init__(self) -> None:
         if self.track_last_known_leader and (self.use_last_known_leader or not self.elr_enabled):
@@ -184,8 +187,11 @@ def _complete_reassignment(request: ChangeRequest, target: _Assignment) -> _Assi
     isr = tuple(broker for broker in target.isr if broker not in removing)
     replicas = tuple(broker for broker in target.replicas if broker not in removing)
     awaited, needed = set(replicas), 0
-    if request.track_last_known_leader:
+    if request.track_last_known_leader or request.kafka_release.has(ADDED_REPLICAS_COMPLETE):
         awaited = awaited_replicas(target.replicas, target.adding, removing)
+        if WITHDRAWN_REPLICA_AWAITED in request.kafka_rules:
+            awaited.update(target.adding)
+    if request.track_last_known_leader:
         needed = copies_of_completed(request.min_isr, len(replicas), removing)
     if not replicas or not awaited.issubset(isr) or len(isr) < needed:
         return target
@@ -286,14 +292,20 @@ def _change_last_known(
 ) -> None:
     """Last known ELR and last known leader, each in the field in which the generation records it."""
     isr_becomes_empty = changes.get("isr") == ()
+    known = state.last_known_elr
     if not request.use_last_known_leader:
-        if last_known_elr != state.last_known_elr:
-            changes["last_known_elr"] = last_known_elr
+        known = last_known_elr
     elif request.elr_enabled:
-        if isr_becomes_empty and state.last_known_elr != (state.leader,):
-            changes["last_known_elr"] = (state.leader,)
-        elif leader != NO_LEADER and state.last_known_elr:
-            changes["last_known_elr"] = ()
+        named, is_lost = leader, isr_becomes_empty
+        if request.kafka_release.has(LAST_KNOWN_LEADER_BY_RECORD):
+            named = changes.get("leader", NO_LEADER)
+            is_lost = "leader" in changes and named == NO_LEADER and not known
+        if is_lost:
+            known = (state.leader,)
+        elif named != NO_LEADER:
+            known = ()
+    if known != state.last_known_elr:
+        changes["last_known_elr"] = known
     if request.track_last_known_leader:
         last_known = state.last_known_leader
         if leader != NO_LEADER:

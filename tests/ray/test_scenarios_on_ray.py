@@ -1,7 +1,7 @@
 """The shipped scenarios on ray: the same files, the same expectations, real processes.
 
-Scenarios under rules of Kafka's run on the simulator only. Of those on unclean recovery and on quorums those run here
-in which real processes and disks may behave in another way than the simulator's.
+Scenarios under rules of Kafka's, and on what its releases changed, run on the simulator only. Of those on unclean
+recovery and on quorums those run here in which real processes and disks may behave in another way than the simulator's.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from tests.ray.cluster_helpers import ProcessPool
 from tests.ray.scenario_helpers import check_on_ray_as_on_sim
 from tests.sim.scenario_helpers import FOLDER, SCENARIOS
 
-DEPARTURES = ("returning-replica", "removed-replica-in-elr", "dead-last-known-leader")
+DEPARTURES = ("returning-replica", "removed-replica-in-elr", "dead-last-known-leader", "withdrawn-replica")
 """Decisions of the controller, which recorded answers of Kafka's are compared with; they vary nothing on processes."""
 GENERAL = [
     path
     for path in SCENARIOS
-    if not path.stem.startswith(("recovery-", "quorum-", "store-", "v3-"))
+    if not path.stem.startswith(("reassignment-", "recovery-", "quorum-", "store-", "v3-"))
     and not path.stem.endswith("-kafka")
     and path.stem not in DEPARTURES
 ]

@@ -22,7 +22,7 @@ from experiments.hunt.mutants.mutant import switched_off
 from experiments.hunt.mutants.registry import all_mutants
 from experiments.support.errors import InputError
 from protocol.broker import fetcher
-from protocol.config import LOG_GENERATIONS, Generation
+from protocol.config import LOG_GENERATIONS, ClusterConfig, Generation
 
 QUIET = {"records": 1, "lossy": 0, "fences": 0, "delays": -1}
 """One record, replicated to two followers in every order."""
@@ -271,7 +271,7 @@ def test_checks_read_no_more_than_their_results_depend_on(
 
 
 def test_the_path_to_a_state_can_be_computed_again() -> None:
-    model = Model(Generation.KIP_966, 3, 2, Bounds(**QUIET))
+    model = Model(ClusterConfig.of(Generation.KIP_966), 3, 2, Bounds(**QUIET))
     found = Search(model).run()
     last = list(found._seen)[-1]
     path = found._path_to(found._seen[last])
@@ -283,7 +283,7 @@ def test_the_path_to_a_state_can_be_computed_again() -> None:
 
 
 def test_a_broker_may_crash_lose_records_and_restart() -> None:
-    model = Model(Generation.KIP_966, 3, 2, Bounds(records=1, lossy=1, fences=0, delays=0))
+    model = Model(ClusterConfig.of(Generation.KIP_966), 3, 2, Bounds(records=1, lossy=1, fences=0, delays=0))
     state, done = model.first, []
     for wanted in ("produce", "crash", "fire", "start"):
         [*_, chosen] = [found for found in model.successors(state) if found.action[0] == wanted]

@@ -10,6 +10,7 @@ from experiments.engines.admin_requests import alter_config, elect_leader, reass
 from protocol.config import Generation
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER
+from protocol.kafka_release import KafkaRelease
 from protocol.messages.partitions import ElectionType
 from protocol.metadata.partition import PartitionState
 from tests.sim.workload_helpers import ContinuouslyWrittenCluster
@@ -169,9 +170,18 @@ def test_a_reassignment_that_only_removes_is_not_cancelled_below_min_isr(
 
 
 @pytest.mark.covers("L16", "E32")
-@pytest.mark.parametrize(("generation", "completes"), [(Generation.KIP_966, True), (Generation.KIP_966_ELR, False)])
-def test_a_replica_that_is_down_does_not_delay_a_reassignment(generation: Generation, completes: bool) -> None:
-    cluster = ContinuouslyWrittenCluster(generation)
+@pytest.mark.parametrize(
+    ("generation", "release", "completes"),
+    [
+        (Generation.KIP_966, KafkaRelease.V4_4, True),
+        (Generation.KIP_966_ELR, KafkaRelease.V4_1_2, False),
+        (Generation.KIP_966_ELR, KafkaRelease.V4_3, True),
+    ],
+)
+def test_a_replica_that_is_down_does_not_delay_a_reassignment(
+    generation: Generation, release: KafkaRelease, completes: bool
+) -> None:
+    cluster = ContinuouslyWrittenCluster(generation, kafka_release=release)
     cluster.lose(2)
     move(cluster, 0, 2, 3)
     cluster.run_for(60_000)

@@ -84,6 +84,12 @@ SHOWS = {
     "v3-truncation-kip-497": ("M42", "N1"),
     "v3-unclean-election": ("M26", "A14"),
     "v3-unclean-election-kip-497": ("M26",),
+    "withdrawn-replica": ("E32",),
+    "withdrawn-replica-kafka": ("E32",),
+    "reassignment-one-copy": ("E32",),
+    "reassignment-one-copy-until-4-2": ("E32",),
+    "reassignment-too-few": ("E32",),
+    "reassignment-too-few-until-4-2": ("E32",),
     "upgrade": ("K2", "K3", "K4", "K10", "M23", "M24"),
 }
 

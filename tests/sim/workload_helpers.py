@@ -12,6 +12,7 @@ from protocol.config import ClusterConfig, Generation
 from protocol.errors import ErrorCode
 from protocol.events.registry import detail_of
 from protocol.ids import FIRST_CONTROLLER, TopicPartition
+from protocol.kafka_release import NEWEST, KafkaRelease
 from protocol.messages.admin import AdminRequest
 from protocol.messages.commands import AdminCommand, AdminOutcome, ProduceCommand, ProduceOutcome
 from protocol.metadata.partition import PartitionState
@@ -36,10 +37,11 @@ class ContinuouslyWrittenCluster:
         filled: int = 40,
         every_ms: int = 700,
         seed: int = 0,
+        kafka_release: KafkaRelease = NEWEST,
         **configs: object,
     ) -> None:
         settings = {name.replace("_", "."): value for name, value in configs.items()}
-        config = ClusterConfig.of(generation, {"replica.fetch.max.bytes": 1} | settings)
+        config = ClusterConfig.of(generation, {"replica.fetch.max.bytes": 1} | settings, kafka_release=kafka_release)
         self.engine = running_engine(2_000, ClusterSpec(brokers, 1, config, seed), NetworkModel())
         self._commands = 0
         self._written: dict[int, bytes] = {}

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from actors.processes import start_ticks
 from experiments.support.errors import InputError
 from protocol.config import Generation
+from protocol.kafka_release import NEWEST, KafkaRelease
 
 DEFAULT_NAME = "default"
 MAX_EVENTS = 100
@@ -34,6 +35,7 @@ class ClusterOptions(BaseModel, frozen=True, extra="forbid"):
     brokers: int = 3
     controllers: int = 1
     generation: Generation = Generation.KIP_966
+    kafka_release: KafkaRelease = NEWEST
     config: dict[str, str] = {}
     racks: tuple[str, ...] = ()
     address: str | None = None

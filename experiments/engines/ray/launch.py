@@ -56,7 +56,7 @@ class LaunchFailed(RuntimeError):
 def config_of(options: ClusterOptions) -> ClusterConfig:
     """The static config of the nodes. InputError where it is wrong, or names controllers that there are not."""
     try:
-        config = ClusterConfig.of(options.generation, options.config)
+        config = ClusterConfig.of(options.generation, options.config, kafka_release=options.kafka_release)
     except ConfigError as error:
         raise InputError("--config", error.name, f"{error.found}{error.hint}", error.allowed) from error
     if options.generation.features.metadata_in_store:

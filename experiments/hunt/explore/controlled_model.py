@@ -19,7 +19,7 @@ from experiments.faults.schema import Bounds
 from experiments.hunt.explore.machines import AnyNode, Local, Outcome, message_of
 from experiments.hunt.explore.model import CONTROLLER, Model
 from experiments.hunt.explore.states import FAILOVERS, RECOVERIES, RETRIES, Action, State, Step, Successor
-from protocol.config import UNCLEAN_RECOVERY_STRATEGY, UNCLEAN_RECOVERY_TIMEOUT_MS, Generation
+from protocol.config import UNCLEAN_RECOVERY_STRATEGY, UNCLEAN_RECOVERY_TIMEOUT_MS, ClusterConfig
 from protocol.ids import RECOVERY_MANAGER, NodeId, TimeMs, is_broker
 from protocol.messages.recovery import RecoveryResults
 from protocol.nodes.base_broker import BaseBroker
@@ -35,12 +35,12 @@ class ControlledModel(Model):
     """The transition system with failovers and unclean recoveries of the given strategy, as often as `bounds` say."""
 
     def __init__(
-        self, generation: Generation, brokers: int, min_isr: int, bounds: Bounds, strategy: str = STRATEGIES[0]
+        self, config: ClusterConfig, brokers: int, min_isr: int, bounds: Bounds, strategy: str = STRATEGIES[0]
     ) -> None:
         self._strategy = strategy
         self._has_manager = bounds.recoveries > 0
         self._counts = cache(self._answer_counts)
-        super().__init__(generation, brokers, min_isr, bounds)
+        super().__init__(config, brokers, min_isr, bounds)
 
     def _more_nodes(self) -> Sequence[AnyNode]:
         return (RecoveryManagerNode(self.spec.config),) if self._has_manager else ()

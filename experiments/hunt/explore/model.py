@@ -47,7 +47,7 @@ from protocol.broker.fetcher import FETCH_PREFIX
 from protocol.broker.isr_manager import ALTER_PARTITION_TIMER, LAG_PREFIX, SILENT_PREFIX
 from protocol.broker.leader import ISR_RETRY_TIMER
 from protocol.broker.lifecycle import HEARTBEAT_TIMER, SHUTDOWN_TIMER
-from protocol.config import ClusterConfig, Generation
+from protocol.config import ClusterConfig
 from protocol.errors import ProtocolInvariantError
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, NO_EPOCH, NodeId, Offset, is_broker, node_name
 from protocol.messages.batch import RecordBatch
@@ -80,8 +80,8 @@ class Model:
     OWN_QUEUES: ClassVar[tuple[str, ...]] = ("metadata for", "heartbeats of", "repetitions of")
     """The node that all brokers are linked with, and the queues of each broker beside those of its links."""
 
-    def __init__(self, generation: Generation, brokers: int, min_isr: int, bounds: Bounds) -> None:
-        self.spec = ClusterSpec(brokers, 1, ClusterConfig.of(generation))
+    def __init__(self, config: ClusterConfig, brokers: int, min_isr: int, bounds: Bounds) -> None:
+        self.spec = ClusterSpec(brokers, 1, config)
         self.bounds = bounds
         self.machines = Machines(self.spec)
         self.checker = StepChecker(self.spec, self.machines)

@@ -24,8 +24,9 @@ from experiments.support.build import is_compiled
 from experiments.support.errors import InputError
 from protocol.broker.fetcher import FETCH_PREFIX
 from protocol.broker.isr_manager import LAG_PREFIX, SILENT_PREFIX
-from protocol.config import Generation
+from protocol.config import ClusterConfig, Generation
 from protocol.ids import NodeId, node_name
+from protocol.kafka_release import NEWEST, KafkaRelease
 from protocol.messages.base import Message
 from protocol.messages.control import AlterPartitionRequest, AlterPartitionResponse
 from protocol.messages.data import FetchPartitionResult, FetchRequest, FetchResponse
@@ -49,6 +50,7 @@ class SearchSpec:
     min_isr: int = 2
     generation: Generation = Generation.KIP_966
     mutant: str | None = None
+    kafka_release: KafkaRelease = NEWEST
     strategy: str = STRATEGIES[0]
     bounds: Mapping[str, int] = field(default_factory=dict)
     depth: int | None = None
@@ -116,11 +118,12 @@ def run(spec: SearchSpec, progress: Callable[[Search], None] | None = None) -> R
     if bounds.recoveries and not spec.generation.features.unclean_recovery:
         raise InputError("--bounds", "", f"recoveries={bounds.recoveries}", "recoveries=0 before kip-966")
     begin = time.perf_counter()
+    config = ClusterConfig.of(spec.generation, kafka_release=spec.kafka_release)
     with mutated(spec.mutant):
         model = (
-            V3Model(spec.generation, spec.brokers, spec.min_isr, bounds)
+            V3Model(config, spec.brokers, spec.min_isr, bounds)
             if has_store
-            else ControlledModel(spec.generation, spec.brokers, spec.min_isr, bounds, spec.strategy)
+            else ControlledModel(config, spec.brokers, spec.min_isr, bounds, spec.strategy)
         )
         search = Search(model).run(spec.depth, spec.max_states, progress)
         seconds = time.perf_counter() - begin

@@ -18,10 +18,11 @@ from experiments.engines.port import ClusterSpec
 from experiments.faults.kinds import AnyFault
 from experiments.scenarios.model import TopicModel
 from experiments.support.errors import InputError
-from experiments.support.fields import AsTuple, ClusterConfigs, GenerationName, Index, StrictModel
+from experiments.support.fields import AsTuple, ClusterConfigs, GenerationName, Index, ReleaseName, StrictModel
 from experiments.support.yaml_input import read_yaml_mapping, validated
 from protocol.config import ClusterConfig, Generation
 from protocol.ids import TopicPartition
+from protocol.kafka_release import NEWEST, KafkaRelease
 from protocol.v3.store.settings import StoreSettings
 
 
@@ -77,6 +78,7 @@ class Plan(StrictModel):
     controllers: Annotated[int, Field(ge=1, le=9)] = 1
     voters: Annotated[tuple[Index, ...], AsTuple] = ()
     generation: GenerationName
+    kafka_release: ReleaseName = NEWEST.value
     config: ClusterConfigs = Field(default_factory=dict)
     store: StoreSettings | None = None
     jitter_ms: Index = 2
@@ -88,7 +90,9 @@ class Plan(StrictModel):
 
     def spec(self, kafka_rules: Iterable[str] = ()) -> ClusterSpec:
         """The cluster to run, with these of Kafka's rules."""
-        config = ClusterConfig.of(Generation(self.generation), self.config, kafka_rules)
+        config = ClusterConfig.of(
+            Generation(self.generation), self.config, kafka_rules, KafkaRelease(self.kafka_release)
+        )
         voters = self.voters or None
         return ClusterSpec(self.brokers, self.controllers, config, self.seed, voters, self.store, self.racks)
 

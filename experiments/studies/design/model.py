@@ -29,7 +29,17 @@ from experiments.studies.design.recorded import RECORDED, RecordedFailures
 from experiments.studies.trace.schema import YEAR_MS as YEAR_MS
 from experiments.support.durations import format_duration
 from experiments.support.errors import WrongField
-from experiments.support.fields import DURATION, PLAIN, TEXT, DurationMs, Finite, PositiveMs, WrittenModel, word_or
+from experiments.support.fields import (
+    DURATION,
+    PLAIN,
+    RELEASE,
+    TEXT,
+    DurationMs,
+    Finite,
+    PositiveMs,
+    WrittenModel,
+    word_or,
+)
 
 DAY_MS = 86_400_000
 MINUTE_MS = 60_000
@@ -51,6 +61,13 @@ class CellParameters(WrittenModel):
     )
     generation: Literal["v3", "kip-497", "kip-966-elr", "kip-966"] = parameter(
         "kip-966-elr", "{}", "Protocol generation of the cluster; the default is what Kafka 4.1 and later run."
+    )
+    kafka_release: Annotated[Literal["4.0", "4.1.0", "4.1.2", "4.3", "4.4"], RELEASE] = parameter(
+        "4.4",
+        "Kafka {}",
+        "Release of Kafka whose rules hold in `kip-497` and `kip-966-elr` (docs/generations.md); it changes nothing in "
+        "the other generations.",
+        "release",
     )
     brokers: int = parameter(3, "{} brokers", "Number of brokers in the cluster.", "brokers", ge=1, le=999)
     partitions: int = parameter(1, "{} partitions", "Number of partitions of the one topic.", "partitions", ge=1)

@@ -22,6 +22,7 @@ from protocol.config import (
 )
 from protocol.errors import ErrorCode
 from protocol.ids import NodeId, TopicPartition
+from protocol.kafka_release import KafkaRelease
 from protocol.messages.admin import AdminRequest
 from protocol.messages.commands import ProduceCommand
 from protocol.v3.store.settings import MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS, StoreSettings
@@ -62,7 +63,8 @@ def cluster_spec(params: CellParameters, seed: int) -> ClusterSpec:
     if params.detection_ms is not None:
         overrides[BROKER_SESSION_TIMEOUT_MS] = params.detection_ms
         overrides[BROKER_HEARTBEAT_INTERVAL_MS] = params.heartbeat_interval_ms
-    return ClusterSpec(params.brokers, 1, ClusterConfig.of(generation, overrides), seed)
+    release = KafkaRelease(params.kafka_release)
+    return ClusterSpec(params.brokers, 1, ClusterConfig.of(generation, overrides, kafka_release=release), seed)
 
 
 def topic_request(params: CellParameters) -> AdminRequest:

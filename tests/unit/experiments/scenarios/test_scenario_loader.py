@@ -192,6 +192,13 @@ def test_rules_of_kafka_apply_on_the_simulator_only() -> None:
         require_engine(scenario, "ray")
 
 
+@pytest.mark.parametrize(("written", "release"), [(4.3, "4.3"), ("4.2.0", "4.1.2"), ("4.4", "4.4")])
+def test_a_release_is_written_as_a_number_or_a_text(written: object, release: str) -> None:
+    cluster = {"brokers": 3, "generation": "kip-497", "kafka_release": written}
+    scenario = scenario_from(BASE | {"cluster": cluster}, "s.yaml")
+    assert scenario.cluster.spec().config.kafka_release.value == release
+
+
 @pytest.mark.parametrize(("fields", "field", "allowed"), rows(__file__, "wrong-rules.yaml"))
 def test_wrong_rules_and_violations_are_refused(fields: dict[str, Any], field: str, allowed: str) -> None:
     error = problem(copy.deepcopy(BASE) | fields)

@@ -18,6 +18,7 @@ from protocol.controller.administration import handle
 from protocol.controller.recovery_decisions import recovery_need
 from protocol.errors import ErrorCode
 from protocol.ids import TopicIdPartition
+from protocol.kafka_release import KafkaRelease
 from protocol.messages.acls import AclEntry, AclOperation, AclResourceType, DeleteAclsResponse, DeleteAclsResult
 from protocol.messages.admin import AdminRequest, Result
 from protocol.messages.control import BrokerState, PartitionIsrProposal
@@ -68,12 +69,13 @@ class ControllerScript(AdminScript):
     # -- what is given -------------------------------------------------------------------------------------------------
 
     def do_cluster(self, command: Command) -> None:
-        """`cluster 0-4 fenced=4 generation=kip-966 min.insync.replicas=1`: brokers, and static configs."""
+        """`cluster 0-4 fenced=4 generation=kip-497 kafka_release=4.3 min.insync.replicas=1`: brokers and configs."""
         generation = Generation(command.get("generation", "kip-966"))
+        release = KafkaRelease(command.get("kafka_release", "4.4"))
         fenced = numbers(command.get("fenced"))
         ids = numbers(command.next("0-2"))
         static = {name: parsed(value) for name, value in command.named().items()}
-        self.start(registrations(ids, fenced), ClusterConfig.of(generation, static))
+        self.start(registrations(ids, fenced), ClusterConfig.of(generation, static, kafka_release=release))
 
     def start(self, records: Sequence[MetadataRecord], config: ClusterConfig) -> None:
         self.bench = ControllerBench(*records, config=config)
