@@ -10,6 +10,7 @@ Where isray departs from all releases, `protocol/kafka_rules.py` has the rule.
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 from typing import NamedTuple
 
@@ -28,19 +29,17 @@ class KafkaRelease(Enum):
 
     def has(self, change: ReleaseChange) -> bool:
         """Whether this release, or one before it, made the change."""
-        return change in _MADE_BY[self]
+        return change.name in _MADE_BY[self]
 
 
 NEWEST = KafkaRelease.V4_4
 
 
 class ReleaseChange(NamedTuple):
-    """One changed rule. `first` is the exact release that made it, `release` the name under which isray has that one;
-    `source` the issue or pull request of apache/kafka.
-    """
+    """One changed rule. `first` is the exact release that made it, `source` its issue or pull request in
+    apache/kafka."""
 
     name: str
-    release: KafkaRelease
     first: str
     before: str
     since: str
@@ -49,7 +48,6 @@ class ReleaseChange(NamedTuple):
 
 LAST_KNOWN_LEADER_BY_RECORD = ReleaseChange(
     "last-known-leader-by-record",
-    KafkaRelease.V4_1_2,
     first="4.1.1",
     before="The last leader is recorded as the last known one when the ISR becomes empty; it is removed from the record"
     " when there is a leader.",
@@ -59,7 +57,6 @@ LAST_KNOWN_LEADER_BY_RECORD = ReleaseChange(
 )
 ADDED_REPLICAS_COMPLETE = ReleaseChange(
     "added-replicas-complete",
-    KafkaRelease.V4_3,
     first="4.3.0",
     before="A reassignment completes when all replicas of the final assignment are in the ISR.",
     since="A reassignment completes when all adding replicas are in the ISR and, where fewer are added than removed,"
@@ -69,21 +66,27 @@ ADDED_REPLICAS_COMPLETE = ReleaseChange(
 RELEASE_CHANGES = (LAST_KNOWN_LEADER_BY_RECORD, ADDED_REPLICAS_COMPLETE)
 """What changed, oldest first."""
 
-_ORDER = list(KafkaRelease)
-_MADE_BY = {
-    release: frozenset(it for it in RELEASE_CHANGES if _ORDER.index(it.release) <= _ORDER.index(release))
-    for release in KafkaRelease
+_EXACT = re.compile(r"4\.([0-4])(?:\.([0-9]+))?")
+_BEGIN = {
+    KafkaRelease.V4_0: (0, 0),
+    KafkaRelease.V4_1_0: (1, 0),
+    KafkaRelease.V4_1_2: (1, 1),
+    KafkaRelease.V4_3: (3, 0),
+    KafkaRelease.V4_4: (4, 0),
 }
+"""The first exact release of each, without the 4 before it."""
 
 
 def kafka_release(text: str) -> KafkaRelease:
     """The release whose behaviour the release `text` (`4.2.0`) has. ValueError for one that is not in 4.0 to 4.4."""
-    parts = [*text.split("."), "0"]
-    if not all(part.isdecimal() for part in parts) or not 2 <= len(parts) - 1 <= 3:
+    exact = _EXACT.fullmatch(text)
+    if exact is None:
         raise ValueError(text)
-    wanted = tuple(map(int, parts))[:3]
-    if not (4, 0) <= wanted[:2] <= (4, 4):
-        raise ValueError(text)
-    firsts = {KafkaRelease.V4_0: (4, 0, 0), KafkaRelease.V4_1_0: (4, 1, 0), KafkaRelease.V4_1_2: (4, 1, 1)}
-    firsts |= {KafkaRelease.V4_3: (4, 3, 0), KafkaRelease.V4_4: (4, 4, 0)}
-    return [release for release, first in firsts.items() if first <= wanted][-1]
+    wanted = int(exact[1]), int(exact[2] or 0)
+    return [release for release, first in _BEGIN.items() if first <= wanted][-1]
+
+
+_MADE_BY = {
+    release: frozenset(it.name for it in RELEASE_CHANGES if _BEGIN[kafka_release(it.first)] <= _BEGIN[release])
+    for release in KafkaRelease
+}

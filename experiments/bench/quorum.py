@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from math import ceil
 from pathlib import Path
@@ -69,10 +70,9 @@ def run(
         from experiments.bench.quorum_ray import commits, elections_ms
         from experiments.engines.ray.process_pool import ProcessPool
 
-        pool = ProcessPool()
-        rates = [found for size in (CONTROLLERS, 1) for found in commits(size, requests, repeats, pool)]
-        killed = elections_ms(kills, CONTROLLERS, pool)
-        pool.close()
+        with closing(ProcessPool()) as pool:
+            rates = [found for size in (CONTROLLERS, 1) for found in commits(size, requests, repeats, pool)]
+            killed = elections_ms(kills, CONTROLLERS, pool)
     simulated = [simulated_ms(seed) for seed in range(seeds)]
     return report_of(rates, killed, simulated, measure(partitions, repeats), repeats)
 

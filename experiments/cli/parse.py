@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-import typer
 from pydantic import BaseModel, ConfigDict, Field
 
+from experiments.cli.output import option
 from experiments.support.errors import InputError, MissingInput
 from experiments.support.fields import RELEASE
 from experiments.support.yaml_input import validated_json
@@ -107,8 +107,7 @@ def generations_named(text: str) -> list[Generation]:
 
 
 KafkaReleaseOption = Annotated[
-    str | None,
-    typer.Option("--kafka-release", metavar="R", help="The release of Kafka whose rules hold in kip-497, kip-966-elr."),
+    str | None, option("R", "The release of Kafka whose rules hold in kip-497, kip-966-elr.")
 ]
 
 

@@ -153,7 +153,11 @@ def replay_file(path: Path, release: KafkaRelease | None = None) -> FileResult:
         raise InputError(str(path), "", "no rows", "one JSON object per line")
     if release is not None:
         return _replayed(path, rows, release, is_stated=True)
-    found = [_replayed(path, rows, release, is_stated=False) for release in reversed(KafkaRelease)]
+    found: list[FileResult] = []
+    for fitting in reversed(KafkaRelease):
+        found.append(_replayed(path, rows, fitting, is_stated=False))
+        if not found[-1].failed:
+            break
     return min(found, key=lambda result: result.failed)
 
 

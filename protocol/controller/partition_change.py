@@ -35,12 +35,13 @@ the vectors of `isray conformance` were recorded. The request selects one of fou
   empties the ELR in the same record (E14, M7); ELR and last known ELR hold replicas of the new assignment only (E34);
   after an unclean election the last known ELR keeps all but the new leader until min ISR is reached (E23, N28).
 
-The generations before `kip-966` complete a reassignment as Kafka's code up to 4.2, which waits for the whole final
-assignment: an original replica that is down delays it. `kip-966` asks for less, and never lets a completion delete
-copies that the final assignment does not replace (E32, M75, N31): all adding replicas must be in sync, and all of the
-final assignment where fewer are added than removed (as in Kafka from 4.3.0 on); and as many of the final assignment as
-its min ISR, at least two if it has two. Kafka's newer rule alone would complete with too few members for min ISR, so
-that writes are refused, or with a single copy.
+The generations before `kip-966` decide as the release of Kafka that the request names (`protocol/kafka_release.py`).
+Up to 4.2 a reassignment waits for the whole final assignment: an original replica that is down delays it. From 4.3 on
+all adding replicas must be in sync, and all of the final assignment where fewer are added than removed. That alone
+would complete with too few members for min ISR, so that writes are refused, or with a single copy. So `kip-966` also
+asks for as many of the final assignment as its min ISR, at least two if it has two, and never lets a completion delete
+copies that the final assignment does not replace (E32, M75, N31). From 4.1.1 on the last known leader is recorded by
+any change that leaves the partition without a leader, in the place of rule 6.
 
 Rules of Kafka's code that a request names (`protocol/kafka_rules.py`) decide in the place of the ones here. A broker
 that the caller removes from the ISR because the broker failed, shut down or returned from an unclean shutdown must not

@@ -85,7 +85,7 @@ def _server() -> tuple[Popen[bytes], socket.socket]:
         return Popen(command, env=command_environment(), cwd="/", stdin=end, stdout=end), ours
 
 
-def pytest_sessionfinish() -> None:
+def end_server() -> None:
     """Ends the server, if there is one, before `tests/strays.py` looks for what was left behind."""
     if _server.cache_info().currsize:
         process, ours = _server()

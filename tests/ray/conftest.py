@@ -17,9 +17,7 @@ import pytest
 
 from experiments.engines.ray.session import ray_session
 from tests.ray.cluster_helpers import ProcessPool
-from tests.ray.command_helpers import Shell, begun_shell, pytest_sessionfinish
-
-__all__ = ["pytest_sessionfinish"]
+from tests.ray.command_helpers import Shell, begun_shell, end_server
 
 
 class PrivateRay:
@@ -65,6 +63,10 @@ def pool(private_ray: None) -> ProcessPool:
 def shell() -> Iterator[Shell]:
     with begun_shell() as made:
         yield made
+
+
+def pytest_sessionfinish() -> None:
+    end_server()
 
 
 @pytest.hookimpl(wrapper=True)

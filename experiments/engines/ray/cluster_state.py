@@ -27,8 +27,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 class ClusterOptions(BaseModel, frozen=True, extra="forbid"):
-    """The parameters of a cluster. `config` overrides static configs; `racks` has one rack per broker, or none;
-    `address` is the Ray to run on, None for a private one.
+    """The parameters of a cluster. `kafka_release` matters in the generations that releases have; `config` overrides
+    static configs; `racks` has one rack per broker, or none; `address` is the Ray to run on, None for a private one.
     """
 
     name: str = DEFAULT_NAME

@@ -8,8 +8,8 @@ from experiments.engines.ray.engine import RayEngine
 
 
 class ProcessPool:
-    """Hands the processes of one cluster to the next one on the same Ray: to start a process costs more than most of
-    what it does in a test. `close` ends them.
+    """Hands the processes of one cluster to the next one on the same Ray, since to start a process takes a second of
+    processor time. `close` ends them.
     """
 
     def __init__(self) -> None:

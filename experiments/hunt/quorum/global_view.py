@@ -73,7 +73,7 @@ def _encoded_records(payload: bytes) -> tuple[bytes, ...]:
 
 def is_voter_of(replica: ReplicaKey, voters: Voters) -> bool:
     """Whether a replica is one of these voters."""
-    return replica in voters or (replica.id, NO_UUID) in voters
+    return any(matches(voter, replica) for voter in voters)
 
 
 def list_keys(keys: Iterable[ReplicaKey]) -> str:
