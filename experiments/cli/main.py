@@ -8,6 +8,7 @@ one, such as `isray --help`, imports all.
 from __future__ import annotations
 
 import platform
+import signal
 import sys
 from importlib.metadata import version as installed_version
 from pkgutil import resolve_name
@@ -104,6 +105,7 @@ def run() -> None:
         typer.echo(f"isray: {error}", err=True)
         code = ExitCode.FAILURE
     except typer.Abort:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # all work has ended; a second interrupt must not end the exit
         typer.echo("isray: interrupted", err=True)
         code = ExitCode.INTERRUPTED
     sys.exit(code or ExitCode.OK)

@@ -133,7 +133,7 @@ def products(trials: DataFrame, reference: int, metrics: Sequence[str]) -> DataF
     sums = ordered_sums(pairs, terms, {})
     names = ("value_value", "value_exposure", "exposure_value", "differing")
     found = sums.selectExpr("cell", "trials AS pairs", "exposure_exposure", _by_metric(metrics, names))
-    return conform(found, GOLD["pairs"])
+    return conform(found, GOLD["pairs"]).orderBy("cell", "metric")
 
 
 def _product(mine: str, its: str) -> Term:
