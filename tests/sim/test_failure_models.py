@@ -12,13 +12,14 @@ import pytest
 
 from experiments.engines.sim.cluster import SimCluster
 from experiments.studies.design.distribution import Distribution
-from experiments.studies.design.mappings import CatchUp, RollingRestart, SlowEpisodes
+from experiments.studies.design.mappings import CatchUp, Reassignments, RollingRestart, SlowEpisodes
 from experiments.studies.design.model import DAY_MS, MINUTE_MS, CellParameters
 from experiments.studies.failures.sources import Outage
 from experiments.studies.failures.timeline import DrawnTimeline
 from experiments.studies.trace.kinds import Crash, Loss, State
 from experiments.studies.trace.schema import TraceRow
 from experiments.studies.trials import trial
+from experiments.studies.trials.reassignments import Move
 from experiments.studies.trials.trial import Trial, run_trial
 from tests.synthetic_studies import cell_like
 from tests.trace_rows import as_rows
@@ -167,6 +168,47 @@ def test_rolling_restarts_neither_lose_records_nor_stop_writes() -> None:
     assert _losses(rows) == 0
     assert _minutes_under_min_isr(rows) == 0.0
     assert all(row.leader != -1 for row in rows if row.kind == State.KIND)
+
+
+MOVED = {"brokers": 3, "replication_factor": 2, "min_insync_replicas": 2}
+TO_4_2, FROM_4_3 = "4.1.2", "4.4"
+
+
+@pytest.mark.parametrize(
+    ("release", "leaving", "outages", "minutes"),
+    [
+        (TO_4_2, 0, (), 0),
+        (FROM_4_3, 0, (), 0),
+        (TO_4_2, 0, (_down(1, 1, 4),), 60 + 60),
+        (FROM_4_3, 0, (_down(1, 1, 4),), 60 + 60 + 120 + 120),
+        (TO_4_2, 1, (_down(1, 1, 4),), 60 + 60),
+        (FROM_4_3, 1, (_down(1, 1, 4),), 60 + 60),
+        (TO_4_2, 0, (_down(2, 2.5, 1),), 0),
+        (FROM_4_3, 0, (_down(2, 2.5, 1),), 0),
+        (TO_4_2, 1, (_down(1, 1, 6), _down(2, 2.5, 1)), 60 + 30 + 60 + 30 + 30),
+        (FROM_4_3, 1, (_down(1, 1, 6), _down(2, 2.5, 1)), 60 + 30 + 60 + 30 + 30),
+    ],
+)
+def test_a_move_takes_the_old_replica_away_when_the_release_says_so(
+    release: str, leaving: int, outages: tuple[Outage, ...], minutes: float
+) -> None:
+    """RF 2 and min ISR 2 on brokers 0 and 1; after two hours one of them moves to broker 2, which copies for an hour,
+    and for the half hour of what it missed besides if it is down for one. Broker 1 returns after 4 hours, and is in
+    sync 2 hours later. Up to 4.2 the move of broker 0 waits for broker 1; from 4.3 on it leaves broker 2 alone."""
+    cell = _cell(**MOVED, kafka_release=release, catch_up=CATCH_UP)
+    moves = iter([Move(2 * HOUR_MS, 0, leaving=leaving / 2, joining=0.0)])
+    timeline = DrawnTimeline(cell, 1, outages=outages, own_failures=False)
+    rows = as_rows(Trial(cell, 1, timeline, moves).run().rows)
+    assert _minutes_under_min_isr(rows) == pytest.approx(minutes, abs=0.5)
+    assert _losses(rows) == 0
+
+
+def test_moves_are_drawn_for_each_partition_and_keep_all_records() -> None:
+    cell = _cell(brokers=5, partitions=2, reassignments=Reassignments(per_year=2 * 365.0))
+    rows = as_rows(run_trial(cell, 1).rows)
+    brokers = {broker for row in rows if row.kind == State.KIND for broker in row.isr.split(",")}
+    assert len(brokers) == 5
+    assert _losses(rows) == 0
 
 
 def test_the_failure_model_of_the_guide_runs() -> None:

@@ -99,6 +99,8 @@ def obstacle_to_importance(params: CellParameters) -> str:
     for name in ("rolling_restart", "slow"):
         if getattr(params, name) is not None:
             return f"{name} is no process without memory"
+    if params.reassignments is not None:
+        return "reassignments change the replica sets, so the cluster never comes back to the same state"
     if params.generation == "kip-966" and params.unclean_recovery_strategy == "manual":
         return "with manual recovery a partition may have no leader for the rest of the study"
     absent = params.brokers * _share_absent(params)

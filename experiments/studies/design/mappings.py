@@ -62,6 +62,12 @@ class RollingRestart(WrittenModel):
     pause_ms: DurationMs = Field(60_000, ge=0)
 
 
+class Reassignments(WrittenModel):
+    """Moves of a replica to another broker, a Poisson process per partition."""
+
+    per_year: Finite = Field(gt=0, le=MOST_PER_YEAR, description="moves per partition-year")
+
+
 class CatchUp(WrittenModel):
     """How long a restarted replica is behind. It comes closer to the leader's end by `rate`; it is behind by what was
     written (`write_rate`) while it was down, and by `backlog` besides after the loss of its disk."""

@@ -19,6 +19,7 @@ from experiments.studies.design.mappings import (
     MOST_PER_YEAR,
     Burst,
     CatchUp,
+    Reassignments,
     RollingRestart,
     SlowEpisodes,
     mapping_or,
@@ -196,6 +197,14 @@ class CellParameters(WrittenModel):
         "broker's start and the next shutdown.",
         "mapping",
     )
+    reassignments: Annotated[Reassignments | None, mapping_or("none", "{per_year: NUMBER}")] = parameter(
+        None,
+        "reassignments: {}",
+        "Moves of a replica, drawn at random, to a running broker without one, `per_year` times a year in each "
+        "partition (a Poisson process), whatever the state of the cluster is. The new replica has `backlog` of "
+        "`catch_up` to fetch.",
+        "mapping",
+    )
     catch_up: Annotated[
         CatchUp | None,
         mapping_or("immediate", "{rate: BYTES/s, backlog: BYTES, write_rate: BYTES/s}"),
@@ -298,6 +307,8 @@ class CellParameters(WrittenModel):
         if rolling is not None and self.brokers * (rolling.down_ms + rolling.pause_ms) > rolling.every_ms:
             allowed = f"every of at least brokers x (down + pause), for {self.brokers} brokers"
             yield "rolling_restart", rolling.words(), allowed
+        if self.reassignments is not None:
+            yield from self._conflicts_of_reassignments(self.reassignments.words())
         if self.failures is not None and any(outage.node >= self.brokers for outage in self.failures.outages):
             yield "failures", self.failures.file, f"nodes from 0 to {self.brokers - 1}, the brokers"
         if self.network_latency_ms > (self.heartbeat_interval_ms or math.inf):
@@ -307,8 +318,19 @@ class CellParameters(WrittenModel):
         if self.engine == "ray":
             yield from self._conflicts_on_processes()
 
+    def _conflicts_of_reassignments(self, words: str) -> Iterator[tuple[str, object, str]]:
+        if self.replication_factor == self.brokers:
+            allowed = f"more brokers than replicas (brokers {self.brokers}, replication_factor {self.brokers})"
+            yield "reassignments", words, allowed
+        if self.generation == "v3":
+            yield "reassignments", words, "generation kip-497, kip-966-elr or kip-966"
+        if self.catch_up is not None and self.partitions > 1:
+            allowed = "partitions 1 with catch_up: the simulator holds back a broker's replicas together"
+            yield "reassignments", words, allowed
+
     def _given_mappings(self, allowed: str) -> Iterator[tuple[str, object, str]]:
-        for name, found in (("catch_up", self.catch_up), ("slow", self.slow)):
+        for name in ("catch_up", "slow", "reassignments"):
+            found = getattr(self, name)
             if found is not None:
                 yield name, found.words(), allowed
 
@@ -316,7 +338,7 @@ class CellParameters(WrittenModel):
         """A trial on processes runs in real time, and has no parts that only the simulator has."""
         if self.detection_ms is None:
             yield "detection", "instant", "a duration with engine ray: processes detect crashes by timeouts"
-        yield from self._given_mappings("the engine sim: only the simulator delays messages")
+        yield from self._given_mappings("the engine sim: only the simulator has this parameter")
         if self.consumer != "none":
             yield "consumer", self.consumer, "none with engine ray: only the simulator records reads"
         real_ms = self.duration_ms / self.time_compression

@@ -138,8 +138,8 @@ class StudyPlan(StudyHeader):
 
 
 DECISIONS = frozenset(
-    {"generation", "replication_factor", "min_insync_replicas", "unclean_recovery_strategy", "acks", "detection"}
-    | {"flush_interval", "placement", "rolling_restart", "delivery_timeout"}
+    {"generation", "kafka_release", "replication_factor", "min_insync_replicas", "unclean_recovery_strategy", "acks"}
+    | {"detection", "flush_interval", "placement", "rolling_restart", "reassignments", "delivery_timeout"}
 )
 """The parameters, by their names in study files, that are settings of a cluster; all others are assumptions."""
 

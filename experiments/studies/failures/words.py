@@ -25,7 +25,7 @@ def assumptions(params: CellParameters, function: str | None = None) -> list[str
         sentences += [sentence for part in drawn for sentence in part(params)]
     else:
         sentences.append(f"All failures come from the function {function} of the study's script.")
-    sentences += [sentence for part in (_flush, _catch_up, _slow, _start) for sentence in part(params)]
+    sentences += [sentence for part in (_flush, _reassignments, _catch_up, _slow, _start) for sentence in part(params)]
     return list(filter(None, [*sentences, estimator_sentence(params, function is not None)]))
 
 
@@ -180,6 +180,17 @@ def _restarts(params: CellParameters) -> Iterator[str]:
             f"Every {_about(rolling.every_ms)} each broker in turn is shut down in a controlled way for "
             f"{_about(rolling.down_ms)}; the next one follows {_about(rolling.pause_ms)} after the former was started, "
             "whatever the state of the cluster is."
+        )
+
+
+def _reassignments(params: CellParameters) -> Iterator[str]:
+    if params.reassignments is not None:
+        fetched = "at once" if params.catch_up is None else "as after the loss of its disk"
+        yield (
+            f"A replica of each partition moves to another broker {params.reassignments.per_year:g} times a year, at "
+            "random times, whatever the state of the cluster is: one replica, drawn at random, to a running broker "
+            f"without one, which fetches the whole log, {fetched}. A partition whose last move is not complete is left "
+            "alone."
         )
 
 

@@ -84,11 +84,15 @@ def _restarts(rolling: RollingRestart) -> str:
 def _written(params: CellParameters) -> dict[str, tuple[str, str, str] | None]:
     """Config, of what it is a config, and release, for each decision; None where Kafka has nothing to type."""
     generation, flush, rolling = GENERATIONS[params.generation], params.flush_interval_ms, params.rolling_restart
+    release, moves = params.kafka_release, params.reassignments
     topics = "topic, when it is created; later with kafka-reassign-partitions.sh"
     least = "topic; with ELR the cluster's default is one for all brokers"
     placed = {"spread": "broker.rack set to each broker's rack", "together": "replicas assigned within one rack"}
     return {
         "generation": (generation.config, "feature of the cluster", generation.release),
+        "kafka_release": (f"Kafka {release}", "the brokers' and controllers' software", release)
+        if generation.installable
+        else None,
         "replication_factor": (f"replication.factor={params.replication_factor}", topics, IN_ALL),
         "min_insync_replicas": (f"min.insync.replicas={params.min_insync_replicas}", least, IN_ALL),
         "unclean_recovery_strategy": _strategy(params),
@@ -102,6 +106,7 @@ def _written(params: CellParameters) -> dict[str, tuple[str, str, str] | None]:
         if params.racks > 1
         else None,
         "rolling_restart": None if rolling is None else (_restarts(rolling), "operations", IN_ALL),
+        "reassignments": None if moves is None else (f"{moves.per_year:g} moves a year", "operations", IN_ALL),
     }
 
 

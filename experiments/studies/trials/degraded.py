@@ -18,7 +18,7 @@ it ends: without a record to fetch, a slow follower would never be behind.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from experiments.engines.sim.cluster import SimCluster
@@ -28,6 +28,7 @@ from experiments.studies.design.model import YEAR_MS, CellParameters
 from experiments.studies.failures.absences import Absences
 from experiments.studies.failures.sources import poisson_events
 from experiments.studies.trials.observer import Observer
+from experiments.studies.trials.states import PartitionStates
 from protocol.events.base import Trace
 from protocol.events.broker import BecameLeader
 from protocol.ids import NodeId, TimeMs, TopicPartition, is_broker
@@ -55,14 +56,12 @@ class _Disturbed:
 
 
 class CatchUps(_Disturbed):
-    """Holds back the followers of `cluster` that are behind. `replicas`: the partitions of each broker."""
+    """Holds back the followers of `cluster` that are behind; `states` says where the replicas are."""
 
-    def __init__(
-        self, catch_up: CatchUp, cluster: SimCluster, replicas: Mapping[NodeId, Collection[TopicPartition]]
-    ) -> None:
+    def __init__(self, catch_up: CatchUp, cluster: SimCluster, states: PartitionStates) -> None:
         super().__init__(cluster)
         self._absences = Absences(catch_up)
-        self._replicas = replicas
+        self._states = states
         self._until_ms: dict[NodeId, TimeMs] = {}
         self._led: dict[NodeId, set[TopicPartition]] = {}
         cluster.trace_observers.append(self._observe)
@@ -79,9 +78,15 @@ class CatchUps(_Disturbed):
         until_ms = self._until_ms[broker] = self._absences.start(broker, now_ms)
         if until_ms == now_ms:
             return
-        fetches, others = (FetchRequest, FetchRenewal), (other for other in self._replicas if other != broker)
+        fetches = (FetchRequest, FetchRenewal)
+        others = (other for other in self._cluster.spec.broker_ids if other != broker)
         self._hold(broker, [Disturbance(broker, other, "lose", only=fetches, keeps_idle=True) for other in others])
         self._cluster.call_at(until_ms, lambda: self._end(broker, until_ms))
+
+    def copy(self, broker: NodeId) -> None:
+        """The broker, which runs, is to get a replica: from now on it is behind by the whole log."""
+        self.fail(broker, lost_disk=True)
+        self.start(broker)
 
     def _end(self, broker: NodeId, until_ms: TimeMs) -> None:
         if self._until_ms[broker] == until_ms:
@@ -91,7 +96,7 @@ class CatchUps(_Disturbed):
         if isinstance(trace, BecameLeader) and is_broker(node):
             led = self._led.setdefault(node, set())
             led.add(trace.partition)
-            if node in self._held and led >= set(self._replicas[node]):
+            if node in self._held and led.issuperset(self._states.replicas_on(node)):
                 self._until_ms[node] = now_ms
                 self._absences.end(node, now_ms)
                 self._cluster.call_at(now_ms, lambda: self._end(node, now_ms))

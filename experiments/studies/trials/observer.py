@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 from experiments.engines.sim.cluster import SimCluster
 from experiments.studies.design.model import CellParameters
+from experiments.studies.design.placement import assignments
 from experiments.studies.trace.kinds import ACKED, Checkpoint, Elected, Observation, Produced, Recovery
 from experiments.studies.trials.reader import Reader
-from experiments.studies.trials.setting import replicas_of
 from experiments.studies.trials.states import PartitionStates
 from experiments.studies.trials.writer import Writer
 from protocol.events.base import Trace
@@ -43,8 +43,9 @@ class Observer:
         add: Callable[[Observation], None],
         settled: Callable[[], None],
     ) -> None:
-        self.states = PartitionStates(params.partitions, params.acks, params.delivery_timeout_ms, add, cluster.call_at)
-        self._led_or_followed = replicas_of(params)
+        self.states = PartitionStates(
+            assignments(params), params.acks, params.delivery_timeout_ms, add, cluster.call_at
+        )
         self.reader = Reader(cluster, self.states, add) if params.consumer == "polling" else None
         self.writer = Writer(cluster, self.states, params.acks, add, settled, self.reader)
         self._add = add
@@ -63,7 +64,7 @@ class Observer:
 
     def write_to(self, broker: NodeId) -> None:
         """Writes to every partition of which the broker has a replica."""
-        for name in sorted(self._led_or_followed[broker]):
+        for name in self.states.replicas_on(broker):
             self.writer.request(name)
 
     def handle_crash(self, broker: NodeId) -> None:

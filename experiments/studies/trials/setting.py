@@ -21,7 +21,7 @@ from protocol.config import (
     Generation,
 )
 from protocol.errors import ErrorCode
-from protocol.ids import NodeId, TopicPartition
+from protocol.ids import TopicPartition
 from protocol.kafka_release import KafkaRelease
 from protocol.messages.admin import AdminRequest
 from protocol.messages.commands import ProduceCommand
@@ -70,15 +70,6 @@ def cluster_spec(params: CellParameters, seed: int) -> ClusterSpec:
 def topic_request(params: CellParameters) -> AdminRequest:
     """The request that creates the topic."""
     return create_topic(TOPIC, assignments(params), {MIN_INSYNC_REPLICAS: params.min_insync_replicas})
-
-
-def replicas_of(params: CellParameters) -> dict[NodeId, set[TopicPartition]]:
-    """The partitions of which each broker has a replica."""
-    placed = assignments(params)
-    return {
-        broker: {TopicPartition(TOPIC, index) for index, replicas in enumerate(placed) if broker in replicas}
-        for broker in range(params.brokers)
-    }
 
 
 def write_of(command_id: int, partition: TopicPartition, acks: int, payload: bytes) -> ProduceCommand:

@@ -79,7 +79,7 @@ class Path(Trial):
 
     def __init__(self, params: CellParameters, seed: int, branches: tuple[Branch, ...], level: int | None) -> None:
         super().__init__(params, seed, BranchingTimeline(params, seed, branches, -warm_up_ms(params)))
-        self.replicas = assignments(params)
+        self.replicas = list(assignments(params))
         self.reached_ms: TimeMs | None = None
         self.reached_rows = 0
         self._level = level
@@ -107,8 +107,10 @@ class Path(Trial):
     def _observe_isr(self, _now_ms: TimeMs, _node: NodeId, trace: Trace) -> None:
         if isinstance(trace, PartitionChanged) and trace.partition.topic == TOPIC:
             index = trace.partition.partition
+            self.replicas[index] = trace.replicas
             self._in_sync[index] = set(trace.isr)
             self._lost[index] -= self._in_sync[index] - self._down
+            self._lost[index] &= set(trace.replicas)
             self._check_level()
 
     def distance(self) -> int:

@@ -21,7 +21,7 @@ time is as long as the one in which the writes that fail are begun, and later by
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from experiments.check.regressions import RegressionCounter
@@ -44,11 +44,13 @@ TOPIC = "t"
 
 @dataclass(slots=True)
 class PartitionState:
-    """One partition. `isr_size` is 0 without a leader: before KIP-966 the last member stays in the ISR though it is
-    down. `crashed`: the leader that crashed at `crashed_ms`, until clients are served again. `in_flight`: that broker
-    alone has records that were acknowledged with acks=1; `lost_epoch`: the leader epoch whose election lost them.
-    `waiting_since_ms`: since when writes wait; `awaited`: for which brokers that have crashed or are slow."""
+    """One partition. `replicas`: the assignment, in a reassignment with the replicas that leave. `isr_size` is 0
+    without a leader: before KIP-966 the last member stays in the ISR though it is down. `crashed`: the leader that
+    crashed at `crashed_ms`, until clients are served again. `in_flight`: that broker alone has records that were
+    acknowledged with acks=1; `lost_epoch`: the leader epoch whose election lost them. `waiting_since_ms`: since when
+    writes wait; `awaited`: for which brokers that have crashed or are slow."""
 
+    replicas: tuple[NodeId, ...]
     leader: NodeId = NO_LEADER
     leader_epoch: int = 0
     isr: str = ""
@@ -70,23 +72,30 @@ class PartitionState:
 
 
 class PartitionStates:
-    """The states of the topic's partitions. `acks`: as in study files; `add` takes the rows of the trace, and fills in
-    time and weight; `call_at` calls an action before what is handled at that time."""
+    """The states of the topic's partitions. `placed`: the replicas of each at first; `acks`: as in study files; `add`
+    takes the rows of the trace, and fills in time and weight; `call_at` calls an action before what is handled at that
+    time."""
 
     def __init__(
         self,
-        partitions: int,
+        placed: Sequence[tuple[NodeId, ...]],
         acks: str,
         delivery_timeout_ms: int,
         add: Callable[[Observation], None],
         call_at: Callable[[TimeMs, Callable[[], None]], None],
     ) -> None:
-        self.partitions = {TopicPartition(TOPIC, index): PartitionState() for index in range(partitions)}
+        self.partitions = {
+            TopicPartition(TOPIC, index): PartitionState(replicas) for index, replicas in enumerate(placed)
+        }
         self._acks = acks
         self._delivery_timeout_ms = delivery_timeout_ms
         self._add = add
         self._call_at = call_at
         self._regressions = RegressionCounter()
+
+    def replicas_on(self, broker: NodeId) -> list[TopicPartition]:
+        """The partitions of which the broker has a replica now."""
+        return [name for name, partition in self.partitions.items() if broker in partition.replicas]
 
     def add_all(self) -> None:
         """A `state` row for every partition."""
@@ -136,6 +145,7 @@ class PartitionStates:
         partition = self.partitions[name]
         same_epoch = partition.leader_epoch == trace.leader_epoch and partition.leader == trace.leader
         partition.leader, partition.leader_epoch = trace.leader, trace.leader_epoch
+        partition.replicas = trace.replicas or partition.replicas
         partition.isr_size = 0 if partition.leader == NO_LEADER else len(trace.isr)
         partition.elr_size, partition.min_isr = len(trace.elr), trace.min_isr
         partition.isr, partition.elr = ",".join(map(str, trace.isr)), ",".join(map(str, trace.elr))

@@ -20,7 +20,7 @@ Measured values are in real time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from random import Random
 
@@ -33,13 +33,13 @@ from experiments.studies.failures.timeline import DrawnTimeline, Event, Timeline
 from experiments.studies.trace.kinds import Crash, End, Observation, Stamped, Start, TrialResult
 from experiments.studies.trials.degraded import CatchUps, SlowBrokers, episodes
 from experiments.studies.trials.observer import Observer
+from experiments.studies.trials.reassignments import Move, Reassigner, drawn_moves
 from experiments.studies.trials.setting import (
     RETRY_START_MS,
     SET_UP_MS,
     SetUpError,
     cluster_spec,
     loss_of,
-    replicas_of,
     topic_request,
 )
 from experiments.studies.trials.writer import LEARNING_MS
@@ -51,9 +51,11 @@ JITTER_MS = 2
 
 
 class Trial:
-    """State and callbacks of one trial on `timeline`."""
+    """State and callbacks of one trial on `timeline`. `moves`: reassignments, instead of those that are drawn."""
 
-    def __init__(self, params: CellParameters, seed: int, timeline: Timeline) -> None:
+    def __init__(
+        self, params: CellParameters, seed: int, timeline: Timeline, moves: Iterator[Move] | None = None
+    ) -> None:
         self.params = params
         self.cluster = SimCluster(
             cluster_spec(params, seed),
@@ -65,12 +67,13 @@ class Trial:
         self.rows: list[Stamped] = []
         self.observer = Observer(params, self.cluster, self._add, self._handle_settled)
         self._timeline = timeline
+        self._moves = drawn_moves(params, seed, -warm_up_ms(params)) if moves is None else moves
         self._zero_ms: TimeMs = 0
         self._measuring = False
         self._awaited: Event | None = None
         self._starting: dict[NodeId, Event] = {}
         catch_up = params.catch_up
-        self.catch_ups = None if catch_up is None else CatchUps(catch_up, self.cluster, replicas_of(params))
+        self.catch_ups = None if catch_up is None else CatchUps(catch_up, self.cluster, self.observer.states)
         self._seed = seed
         self._flush_phases = Random(f"{seed}/flush-phases")
 
@@ -84,6 +87,8 @@ class Trial:
         if params.slow is not None:
             found = episodes(params.slow, params, self._seed, -warm_up_ms(params))
             SlowBrokers(cluster, self.observer, found, params.slow.delay_ms, self._zero_ms).await_next()
+        states, factor = self.observer.states, params.replication_factor
+        Reassigner(cluster, states, factor, self._moves, self.catch_ups, self._zero_ms).await_next()
         self._run_until(self._zero_ms)
         self._measuring = True
         self.observer.begin_measuring()

@@ -13,7 +13,7 @@ from experiments.studies.design.estimator import (
     sentence,
 )
 from experiments.studies.design.loader import study_from
-from experiments.studies.design.mappings import Burst, CatchUp, RollingRestart
+from experiments.studies.design.mappings import Burst, CatchUp, Reassignments, RollingRestart
 from experiments.studies.design.model import DAY_MS, CellParameters
 from experiments.studies.design.recorded import RecordedFailures, RecordedOutage
 from experiments.studies.theory.answers import answer
@@ -42,6 +42,7 @@ WEIBULL = Distribution(dist="weibull", mean_ms=130 * DAY_MS, shape=0.7)
             "splitting",
         ),
         (_cell(RARE, broker_mttr=HOURS, unclean_recovery_strategy="manual"), "splitting"),
+        (_cell(RARE, brokers=4, broker_mttr=HOURS, reassignments=Reassignments(per_year=12.0)), "splitting"),
         (_cell(RARE, brokers=200, broker_mttf=Distribution(mean_ms=2 * DAY_MS)), "splitting"),
         (_cell(RARE, burst=Burst(per_year=1.0, size=2)), "importance"),
         (_cell(RARE, tail_loss_probability=0.0), "plain"),

@@ -74,7 +74,7 @@ def leader() -> Leader:
 
 @pytest.fixture
 def reader(rows: list[Read], leader: Leader) -> Reader:
-    states = PartitionStates(1, "all", 120_000, rows.append, lambda at_ms, action: None)
+    states = PartitionStates([(0,)], "all", 120_000, rows.append, lambda at_ms, action: None)
     states.partitions[NAME].serves = True
     return Reader(cast("SimCluster", leader), states, rows.append)
 
