@@ -64,6 +64,9 @@ def reasons(settings: tuple[Setting, ...]) -> str:
 def separators(settings: tuple[Setting, ...]) -> str:
     """What change of failures or settings would show a difference, in one sentence; empty if nothing follows."""
     params, found = settings[0].parameters, []
+    if changed_in(settings) == ["kafka_release"]:
+        moved = "What would separate them: replicas that move while brokers are down (`reassignments`)."
+        return moved if params.reassignments is None else ""
     if is_always_crash(params):
         found.append("controlled shutdowns (`unclean_probability` below 1, or `rolling_restart`)")
     if params.disk_loss_probability == 1.0:

@@ -181,6 +181,8 @@ def test_reasons_of_equality_follow_from_the_parameters() -> None:
     shutdowns = words(unclean_probability=0.5)
     assert "every failure is a crash" not in shutdowns
     assert "Why: none of these failures strikes while the ISR is below the larger min ISR." in shutdowns
+    releases = text_of(judged(study_of(base=BASE, sweep={"kafka_release": ["4.1.2", "4.4"]}), [20, 20])[0])
+    assert "What would separate them: replicas that move while brokers are down (`reassignments`)." in releases
     acks = study_of(base=BASE | {"min_insync_replicas": 1}, sweep={"detection": ["1s", "9s"]})
     assert "Why: none of these failures brings into play what is decided by detection." in text_of(
         judged(acks, [20, 20])[0]
