@@ -20,7 +20,7 @@ from functools import cache, lru_cache, partial
 from typing import TypeVar
 
 from protocol.errors import ProtocolInvariantError, did_you_mean
-from protocol.kafka_release import NEWEST, KafkaRelease
+from protocol.kafka_release import GENERATION_RELEASES, NEWEST, KafkaRelease
 from protocol.kafka_rules import KAFKA_RULES
 from protocol.values import direct
 
@@ -56,7 +56,7 @@ class Generation(Enum):
         return _FEATURES[self]
 
 
-RELEASED = (Generation.KIP_497, Generation.KIP_966_ELR)
+RELEASED = tuple(each for each in Generation if GENERATION_RELEASES[each.value].installable)
 """The generations that releases of Kafka run, without and with ELR."""
 LOG_GENERATIONS = (Generation.KIP_497, Generation.KIP_966_ELR, Generation.KIP_966)
 """The generations with a metadata log and a quorum of controllers."""
@@ -483,6 +483,11 @@ class ClusterConfig:
         strategy = str(values[UNCLEAN_RECOVERY_STRATEGY])
         parsed_values = {**values, **with_implied_strategy(parsed, generation.features, strategy)}
         return cls(generation, parsed_values, rules, kafka_release)
+
+    @property
+    def release_name(self) -> str | None:
+        """The release of Kafka whose rules are in force, None in a generation that no release has."""
+        return self.kafka_release.value if self.generation in RELEASED else None
 
     def int_value(self, name: str) -> int:
         """The value of an integer config, in the unit of its name."""

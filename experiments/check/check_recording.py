@@ -59,13 +59,15 @@ SHOWN_BY_METADATA = (
 
 @dataclass(slots=True)
 class CheckResult:
-    """The JSON document of `isray check`, which has the keys of `Losses.document` in the place of `losses`. `looked_at`
-    is the number of checks by invariant; `violations` are ordered by name and time; `unjudged` has a line for each
-    thing that the recording could not show.
+    """The JSON document of `isray check`, which has the keys of `Losses.document` in the place of `losses`. In a
+    generation that no release of Kafka has `kafka_release` is None. `looked_at` is the number of checks by invariant;
+    `violations` are ordered by name and time; `unjudged` has a line for each thing that the recording could not show.
     """
 
     what: str
     engine: str
+    generation: str
+    kafka_release: str | None
     seed: int
     nothing_may_be_lost: bool = False
     events: int = 0
@@ -86,7 +88,8 @@ class CheckResult:
 def check(recording: Recording) -> CheckResult:
     """Checks a recording. InputError where its files contradict each other in a way that no run can cause."""
     manifest = recording.manifest
-    found = CheckResult(manifest.what, manifest.engine, manifest.seed)
+    config = recording.spec.config
+    found = CheckResult(manifest.what, manifest.engine, config.generation.value, config.release_name, manifest.seed)
     marks = LogMarks()
     for event in recording.events():
         marks.observe(event)

@@ -25,7 +25,7 @@ from experiments.cli.parse import KafkaReleaseOption, generation_named, release_
 from experiments.cli.run_pages import Compare, Exploration, Html, Variant, variant_named
 from experiments.support.errors import InputError
 from experiments.support.progress import progress
-from protocol.config import Generation
+from protocol.config import RELEASED, Generation
 
 if TYPE_CHECKING:
     from experiments.explorer.run import Run
@@ -50,9 +50,18 @@ def fuzz(
     campaign: Annotated[
         Path | None, option("DIR", "Keep and mutate plans that reach something new; go on with what DIR holds.")
     ] = None,
+    kafka_release: Annotated[
+        str | None,
+        option(
+            "R|any",
+            "Plans of kip-497 and kip-966-elr under this release of Kafka, or a drawn one, with the themes about what "
+            "releases decide. Otherwise the newest, so that a seed keeps its plan.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Search for defects in random runs, one per seed; each violation is shrunk and can be replayed."""
+    from experiments.hunt.fuzz.swarm import ANY_RELEASE
     from experiments.hunt.seeds import Hunt
     from experiments.hunt.spread import ON_RAY, WorkerLost
 
@@ -66,15 +75,18 @@ def fuzz(
         raise InputError("--minutes", "", minutes, "a number of minutes, 0 or more")
     only = None if generation is None else generation_named(generation)
     wanted = _range(seeds)
+    release = kafka_release
+    if release is not None and (release != ANY_RELEASE or only not in (None, *RELEASED)):
+        release = release_of(release, only or RELEASED[0], f"{ANY_RELEASE}, or ").value
     if campaign is not None and out is not None:
         raise InputError("--out", "", str(out), "no --out with --campaign, whose folder has the timeline files")
     try:
         if campaign is None:
-            _hunt(Hunt(wanted, only, mutant, minutes, workers), out or Path("out/fuzz"), as_json)
+            _hunt(Hunt(wanted, only, mutant, minutes, workers, release), out or Path("out/fuzz"), as_json)
         else:
             from experiments.hunt.campaign.run import Campaign
 
-            _campaign(Campaign(wanted, only, mutant, minutes=minutes, jobs=workers), campaign, as_json)
+            _campaign(Campaign(wanted, only, mutant, minutes=minutes, jobs=workers, release=release), campaign, as_json)
     except WorkerLost as error:
         fail(f"{error}; the result of its seeds is not there")
 

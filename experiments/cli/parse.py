@@ -111,20 +111,22 @@ KafkaReleaseOption = Annotated[
 ]
 
 
-def release_named(name: str, option: str = "--kafka-release") -> KafkaRelease:
-    """The release that behaves as the one of the option. InputError where it is none."""
+def release_named(name: str, option: str = "--kafka-release", also: str = "") -> KafkaRelease:
+    """The release that behaves as the one of the option. InputError where it is none; `also` is allowed besides."""
     try:
         return kafka_release(name)
     except ValueError as error:
-        raise InputError(option, "", repr(name), RELEASE.form) from error
+        raise InputError(option, "", repr(name), also + RELEASE.form) from error
 
 
-def release_of(name: str | None, generation: Generation) -> KafkaRelease:
-    """The value of `--kafka-release`, the newest without one. InputError where no release has the generation."""
+def release_of(name: str | None, generation: Generation, also: str = "") -> KafkaRelease:
+    """The value of `--kafka-release`, the newest without one. InputError where no release has the generation, and as
+    `release_named`.
+    """
     if name is not None and generation not in RELEASED:
         allowed = f"no such option with --generation {generation.value}, which no release of Kafka has"
         raise InputError("--kafka-release", "", name, allowed)
-    return NEWEST if name is None else release_named(name)
+    return NEWEST if name is None else release_named(name, also=also)
 
 
 @contextmanager

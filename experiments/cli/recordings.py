@@ -79,6 +79,8 @@ def _show_checked(checked: CheckResult, shown: Exploration) -> None:
     beyond = [name for name, kept in checked.within_tolerance.items() if not kept]
     if beyond and not checked.nothing_may_be_lost:
         console.print(f"beyond tolerance, so losses are no violations: {', '.join(beyond)}")
+    release = "" if checked.kafka_release is None else f", by the rules of Kafka {checked.kafka_release}"
+    console.print(f"generation: {checked.generation}{release}")
     console.print(f"acknowledged records lost: {checked.losses.words()}")
     verdict = f"[red]{len(checked.violations)} violations[/]" if checked.violations else "[green]no violation[/]"
     console.print(

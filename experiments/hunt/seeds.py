@@ -34,7 +34,7 @@ _Item = TypeVar("_Item")
 @dataclass(frozen=True, slots=True)
 class Hunt:
     """The specification of a hunt: `seeds` in order, each at most once; `generation` None for a drawn one, `mutant`
-    None for the protocol as it is, `minutes` None for no limit. `jobs` as for `workers`.
+    None for the protocol as it is, `minutes` None for no limit. `jobs` as for `workers`, `release` as for `draw`.
     """
 
     seeds: Sequence[int]
@@ -42,6 +42,7 @@ class Hunt:
     mutant: str | None = None
     minutes: float | None = None
     jobs: int | str = 1
+    release: str | None = None
 
     def tasks(self, items: Sequence[_Item]) -> list[Sequence[_Item]]:
         """The items as the tasks of workers."""
@@ -130,7 +131,7 @@ def hunt(spec: Hunt, out: Path, progress: Callable[[HuntResult], None] = lambda 
     progress(result)
     try:
         with workers(spec.jobs) as spread:
-            task = partial(_hunt_seeds, generation=spec.generation, mutant=spec.mutant)
+            task = partial(_hunt_seeds, generation=spec.generation, mutant=spec.mutant, release=spec.release)
             for results in spread(task, spec.tasks(spec.seeds), spec.limit_from(began_s)):
                 for done in results:
                     _add_result(result, done, out, spec.mutant)
@@ -162,13 +163,17 @@ def _add_result(result: HuntResult, done: SeedResult, out: Path, mutant: str | N
         result.violations.append((done.seed, done.file, path))
 
 
-def hunt_seed(seed: int, generation: Generation | None = None, mutant: str | None = None) -> SeedResult:
+def hunt_seed(
+    seed: int, generation: Generation | None = None, mutant: str | None = None, release: str | None = None
+) -> SeedResult:
     """Draws and runs the plan of one seed, and shrinks a violation."""
-    return hunt_plan(draw(seed, generation), mutant)
+    return hunt_plan(draw(seed, generation, release=release), mutant)
 
 
-def _hunt_seeds(seeds: Sequence[int], generation: Generation | None, mutant: str | None) -> list[SeedResult]:
-    return [hunt_seed(seed, generation, mutant) for seed in seeds]
+def _hunt_seeds(
+    seeds: Sequence[int], generation: Generation | None, mutant: str | None, release: str | None
+) -> list[SeedResult]:
+    return [hunt_seed(seed, generation, mutant, release) for seed in seeds]
 
 
 def hunt_plan(plan: Plan, mutant: str | None = None) -> SeedResult:

@@ -29,6 +29,7 @@ from experiments.hunt.fuzz import run as run_module
 from experiments.hunt.fuzz.bias import Bias
 from experiments.hunt.fuzz.coverage import FROM_ELR, Coverage, answerable, codes_in, rows
 from experiments.hunt.fuzz.plan import Plan, PlanViolation, load
+from experiments.hunt.fuzz.release_themes import RELEASE_THEMES
 from experiments.hunt.fuzz.run import PlanResult, run_plan
 from experiments.hunt.fuzz.swarm import draw
 from experiments.hunt.fuzz.themes import THEMES
@@ -89,7 +90,7 @@ def test_swarm_runs_within_tolerance_are_clean(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("theme", THEMES | RELEASE_THEMES)
 def test_every_theme_is_clean_alone(theme: str) -> None:
     result = run_plan(draw(5, bias=Bias(themes=(theme,))))
     assert result.violation is None

@@ -73,6 +73,8 @@ def test_an_unknown_mutant_is_answered_with_the_nearest(
         ["fuzz", "--seeds", "1..2", "--jobs", "spark"],
         ["fuzz", "--seeds", "1..2", "--generation", "v9"],
         ["fuzz", "--seeds", "1..2", "--mutant", "none-such"],
+        ["fuzz", "--seeds", "1..2", "--kafka-release", "3.9"],
+        ["fuzz", "--seeds", "1..2", "--kafka-release", "any", "--generation", "kip-966"],
         ["fuzz", "--seeds", "1..2", "--minutes", "nan"],
         ["fuzz", "--seeds", "1..2", "--out", str(ROOT / "README.md")],
         ["fuzz", "--seeds", "1..2", "--out", str(ROOT / "README.md" / "found")],

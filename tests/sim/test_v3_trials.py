@@ -8,7 +8,6 @@ from pydantic import ValidationError
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.estimator import choose
 from experiments.studies.design.model import DAY_MS, CellParameters
-from experiments.studies.report.kafka import GENERATIONS as IN_KAFKA
 from experiments.studies.report.kafka import commands, configs
 from experiments.studies.theory.answers import model_of
 from experiments.studies.trace.kinds import Crash, Elected, HwRegression, Loss, Start, State, TrialResult
@@ -17,6 +16,7 @@ from experiments.studies.trials.observer import partition_changed
 from experiments.studies.trials.trial import run_trial
 from protocol.events.store import StoreChanged
 from protocol.ids import TopicPartition
+from protocol.kafka_release import GENERATION_RELEASES
 from tests.trace_rows import as_rows
 
 pytestmark = pytest.mark.slow
@@ -107,7 +107,7 @@ def test_what_is_not_a_state_of_a_partition_is_none() -> None:
 
 
 def test_what_v3_does_not_have_is_said() -> None:
-    assert IN_KAFKA[BASE.generation].sentence.startswith("No release of Apache Kafka has v3")
+    assert GENERATION_RELEASES[BASE.generation].sentence.startswith("No release of Apache Kafka has v3")
     assert commands(BASE)[0].startswith("# v3: no release of Apache Kafka has it")
     assert all(line.startswith("#") for line in commands(BASE))
     assert "no release" in configs([BASE])[0].release

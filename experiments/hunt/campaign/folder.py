@@ -57,6 +57,7 @@ class Identity(StrictModel):
     round_size: Annotated[int, Field(ge=1)] = ROUND
     generation: str | None = None
     mutant: str | None = None
+    release: str | None = None
 
 
 class CurvePoint(StrictModel):

@@ -43,7 +43,6 @@ from experiments.hunt.seeds import (
 )
 from experiments.hunt.spread import Spread, workers
 from experiments.support.atomic import write_text
-from protocol.config import Generation
 
 PLANS_IN_MEMORY = 500
 """Of the kept plans, so many that were used last; a plan takes some 120 KB, and a long campaign keeps tens of
@@ -53,8 +52,8 @@ thousands.
 
 @dataclass(frozen=True, slots=True)
 class Campaign(Hunt):
-    """The specification of a campaign. Its identity is the first of the `seeds`, `generation`, `mutant` and
-    `round_size`; how far the seeds go, `minutes` and `jobs` may differ from start to start.
+    """The specification of a campaign. Its identity is the first of the `seeds`, `generation`, `mutant`, `release`
+    and `round_size`; how far the seeds go, `minutes` and `jobs` may differ from start to start.
     """
 
     seeds: range
@@ -68,6 +67,7 @@ class Campaign(Hunt):
             round_size=self.round_size,
             generation=None if self.generation is None else self.generation.value,
             mutant=self.mutant,
+            release=self.release,
         )
 
 
@@ -144,13 +144,13 @@ _Slot = tuple[int, tuple[Plan, ...]]
 """A seed of a round with the kept plan that it mutates and the one whose parts it may use; without them it is drawn."""
 
 
-def _plan(slot: _Slot, generation: Generation | None) -> Plan:
+def _plan(slot: _Slot, spec: Campaign) -> Plan:
     seed, kept = slot
-    return mutated_plan(seed, *kept) if kept else draw(seed, generation)
+    return mutated_plan(seed, *kept) if kept else draw(seed, spec.generation, release=spec.release)
 
 
-def _run_slots(slots: Sequence[_Slot], generation: Generation | None, mutant: str | None) -> list[SeedResult]:
-    return [hunt_plan(_plan(slot, generation), mutant) for slot in slots]
+def _run_slots(slots: Sequence[_Slot], spec: Campaign) -> list[SeedResult]:
+    return [hunt_plan(_plan(slot, spec), spec.mutant) for slot in slots]
 
 
 class _Driver:
@@ -193,7 +193,7 @@ class _Driver:
             for origin in self._corpus.origins(self._seeds_of_round())
             if origin.seed not in self._round and origin.seed in self._spec.seeds
         ]
-        task = partial(_run_slots, generation=self._spec.generation, mutant=self._spec.mutant)
+        task = partial(_run_slots, spec=self._spec)
         for results in spread(task, self._spec.tasks(slots), self._spec.limit_from(self._began_s)):
             for result in results:
                 line = Line(at_s=self._seconds, **dict(result))
@@ -219,7 +219,7 @@ class _Driver:
         for origin in list(self._corpus.origins(self._seeds_of_round())):
             line = self._round[origin.seed]
             if self._corpus.take(line.seed, line.features, is_clean=line.file is None):
-                self._files.keep(_plan(self._slot(origin), self._spec.generation), line.trace_hash)
+                self._files.keep(_plan(self._slot(origin), self._spec), line.trace_hash)
         reachable = coverage.known().keys() - {coverage.MET}
         point = CurvePoint(
             round=self._state.rounds + 1,

@@ -56,6 +56,10 @@ class SearchSpec:
     depth: int | None = None
     max_states: int | None = None
 
+    @property
+    def config(self) -> ClusterConfig:
+        return ClusterConfig.of(self.generation, kafka_release=self.kafka_release)
+
 
 @dataclass(frozen=True, slots=True)
 class FoundViolation:
@@ -89,6 +93,7 @@ class Report:
             "brokers": spec.brokers,
             "min_insync_replicas": spec.min_isr,
             "generation": spec.generation.value,
+            "kafka_release": spec.config.release_name,
             "mutant": spec.mutant,
             "bounds": self.bounds.model_dump(),
             "states": self.transitions + 1,
@@ -118,12 +123,11 @@ def run(spec: SearchSpec, progress: Callable[[Search], None] | None = None) -> R
     if bounds.recoveries and not spec.generation.features.unclean_recovery:
         raise InputError("--bounds", "", f"recoveries={bounds.recoveries}", "recoveries=0 before kip-966")
     begin = time.perf_counter()
-    config = ClusterConfig.of(spec.generation, kafka_release=spec.kafka_release)
     with mutated(spec.mutant):
         model = (
-            V3Model(config, spec.brokers, spec.min_isr, bounds)
+            V3Model(spec.config, spec.brokers, spec.min_isr, bounds)
             if has_store
-            else ControlledModel(config, spec.brokers, spec.min_isr, bounds, spec.strategy)
+            else ControlledModel(spec.config, spec.brokers, spec.min_isr, bounds, spec.strategy)
         )
         search = Search(model).run(spec.depth, spec.max_states, progress)
         seconds = time.perf_counter() - begin

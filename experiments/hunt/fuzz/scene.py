@@ -71,6 +71,11 @@ class Scene:
     def other_than(self, broker: NodeId) -> tuple[NodeId, ...]:
         return tuple(other for other in self.brokers if other != broker)
 
+    def elsewhere(self, *without: NodeId) -> list[NodeId]:
+        """As many replicas, none of them the leader or one of these, if there are enough brokers."""
+        others = [broker for broker in self.other_than(self.leader) if broker not in without]
+        return self.rng.sample(others, min(1 + len(self.followers), len(others)))
+
     def reassign(self, begin_ms: int, end_ms: int, replicas: Sequence[NodeId]) -> Fault:
         """The partition is reassigned to these replicas, and back again at the end."""
         lasts_ms, topic, partition = end_ms - begin_ms, self.topic, self.partition

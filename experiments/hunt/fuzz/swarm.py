@@ -11,11 +11,15 @@ One default seed in eight, and a third of those of `v3`, is *operated*: up to th
 own, that the operations of the clients are spread over; racks; in four of five plans an authorizer (`v3` has neither).
 Two timelines run beside each other, one of operations (`Fault.is_operation`) and one of faults of all other kinds, so
 that each operation meets each fault in a few dozen plans. `coverage.py` counts which have met.
+
+The plans of a release of Kafka (`draw` with a `release`) are of the generations that releases have, and the themes of
+`release_themes.py` take turns with the others. Their release and generation are drawn apart. All other plans are of the
+newest release and have none of these themes: a seed keeps the plan that it had before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial, reduce
 from itertools import cycle
 from random import Random
@@ -30,6 +34,7 @@ from experiments.faults.schema import Fault
 from experiments.faults.targets import Targets
 from experiments.hunt.fuzz.bias import NO_BIAS, Bias
 from experiments.hunt.fuzz.plan import Elect, Operation, Plan, Read, Send
+from experiments.hunt.fuzz.release_themes import RELEASE_THEMES
 from experiments.hunt.fuzz.run import BEGIN_MS
 from experiments.hunt.fuzz.scene import Episode, Part, Quiet, RequestedElection, Scene
 from experiments.hunt.fuzz.themes import THEMES
@@ -52,6 +57,7 @@ from protocol.config import (
     METADATA_RETENTION_BYTES,
     METADATA_SNAPSHOT_BYTES,
     MIN_INSYNC_REPLICAS,
+    RELEASED,
     REPLICA_LAG_TIME_MAX_MS,
     REQUEST_TIMEOUT_MS,
     RETENTION_BYTES,
@@ -62,9 +68,11 @@ from protocol.config import (
     Generation,
 )
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, RECOVERY_MANAGER, STORE
+from protocol.kafka_release import KafkaRelease
 from protocol.v3.store.settings import Latency, StoreSettings
 
 TOPIC = "t"
+ANY_RELEASE = "any"
 READERS = 2
 V3_ONE_IN, V3_REMAINDER = 16, 12
 """Default seeds with this remainder are of `v3`."""
@@ -112,10 +120,14 @@ class _Draws(StrictModel):
 _DRAWS = declared(_Draws, __file__, "draws.yaml")
 
 
-def draw(seed: int, generation: Generation | None = None, bias: Bias = NO_BIAS) -> Plan:
-    """The plan of a seed; what neither the generation nor the bias fixes is drawn."""
+def draw(seed: int, generation: Generation | None = None, bias: Bias = NO_BIAS, release: str | None = None) -> Plan:
+    """The plan of a seed; what neither the generation nor the bias fixes is drawn. `release`: the name of a release of
+    Kafka, which the generation must have, or `any` for one that is drawn.
+    """
     if bias != NO_BIAS:
         return _draw(seed, generation, bias)
+    if release is not None:
+        return _released(seed, generation, release)
     becomes_operated = is_operated(seed)
     if generation is None and seed % V3_ONE_IN == V3_REMAINDER:  # in turn operated, with single faults, and staged
         generation, turn = Generation.V3, seed // V3_ONE_IN % 3
@@ -123,11 +135,22 @@ def draw(seed: int, generation: Generation | None = None, bias: Bias = NO_BIAS) 
     return operated(_draw(seed, generation, sizes(seed))) if becomes_operated else _draw(seed, generation, bias)
 
 
-def _draw(seed: int, generation: Generation | None, bias: Bias) -> Plan:
+def _released(seed: int, generation: Generation | None, release: str) -> Plan:
+    rng = Random(f"{seed}/release")
+    drawn, named = rng.choice(RELEASED), rng.choice(list(KafkaRelease)).value
+    born = generation or drawn
+    turns = (*THEMES, *RELEASE_THEMES)
+    plan = operated(_draw(seed, born, sizes(seed))) if is_operated(seed) else _draw(seed, born, NO_BIAS, turns)
+    return plan.model_copy(update={"kafka_release": named if release == ANY_RELEASE else release})
+
+
+def _draw(seed: int, generation: Generation | None, bias: Bias, turns: Iterable[str] = THEMES) -> Plan:
+    """`turns`: the themes that take turns in plans with a metadata log."""
     rng = Random(f"{seed}/swarm")
     drawn = rng.choice((Generation.KIP_497, Generation.KIP_966_ELR, Generation.KIP_966, Generation.KIP_966))
-    known = STORE_THEMES if (generation or bias.generation) is Generation.V3 else THEMES
-    themes = themes_of(seed, bias, tuple(known))
+    has_store = (generation or bias.generation) is Generation.V3
+    known = STORE_THEMES if has_store else THEMES | RELEASE_THEMES
+    themes = themes_of(seed, bias, tuple(known if has_store else turns))
     tempo = _DRAWS.staged if themes else rng.choice((_DRAWS.brisk, _DRAWS.steady))
     wanted = reduce(Bias.or_else, (known[name][1] for name in themes), bias)
     born = generation or wanted.generation or drawn

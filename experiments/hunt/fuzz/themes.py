@@ -40,7 +40,7 @@ from protocol.config import (
     UNCLEAN_RECOVERY_TIMEOUT_MS,
     Generation,
 )
-from protocol.ids import FIRST_CONTROLLER, RECOVERY_MANAGER, NodeId
+from protocol.ids import FIRST_CONTROLLER, RECOVERY_MANAGER
 
 RECOVERIES = Bias(
     generation=Generation.KIP_966, replicas=3, min_isr=2, partitions=1, config={UNCLEAN_RECOVERY_TIMEOUT_MS: 2_000}
@@ -159,13 +159,7 @@ def _late_proposals(scene: Scene) -> Iterator[Part]:
     yield recipes.lose_fetch_responses(scene.member, scene.brokers, scene.at_ms, back_ms)
     yield recipes.lose_fetch_responses(scene.member, scene.brokers, scene.after(back_ms, 30, 1_000), end_ms)
     if scene.perhaps():
-        yield scene.reassign(scene.after(back_ms, 50, 1_000), end_ms + 1_000, _elsewhere(scene))
-
-
-def _elsewhere(scene: Scene, *without: NodeId) -> list[NodeId]:
-    """As many replicas, none of them the leader or one of these, if there are enough brokers."""
-    others = [broker for broker in scene.other_than(scene.leader) if broker not in without]
-    return scene.rng.sample(others, min(1 + len(scene.followers), len(others)))
+        yield scene.reassign(scene.after(back_ms, 50, 1_000), end_ms + 1_000, scene.elsewhere())
 
 
 def _power_after_shutdown(scene: Scene) -> Iterator[Part]:
@@ -238,7 +232,7 @@ def _move_away(scene: Scene) -> Iterator[Part]:
     end_ms = scene.after(moves_ms, 3_000, 5_000)
     for follower in scene.followers:
         yield recipes.kill(follower, scene.at_ms, end_ms if scene.perhaps(0.8) else moves_ms + 500)
-    yield scene.reassign(moves_ms, end_ms + 1_500, _elsewhere(scene))
+    yield scene.reassign(moves_ms, end_ms + 1_500, scene.elsewhere())
 
 
 def _cancelled_leader(scene: Scene) -> Iterator[Part]:
@@ -246,7 +240,7 @@ def _cancelled_leader(scene: Scene) -> Iterator[Part]:
     is back. In most episodes an adding replica leads meanwhile and fails last, and a user requests an unclean election
     while a recovery waits; in the others no adding replica has anything of the log.
     """
-    adding = _elsewhere(scene, *scene.followers)
+    adding = scene.elsewhere(*scene.followers)
     if scene.perhaps(0.7):
         moves_ms = scene.after(scene.at_ms, 100, 600)
         fails_ms = scene.after(moves_ms, 300, 900)

@@ -33,14 +33,15 @@ from experiments.support.errors import WrongField
 from experiments.support.fields import (
     DURATION,
     PLAIN,
-    RELEASE,
     TEXT,
     DurationMs,
     Finite,
     PositiveMs,
+    ReleaseName,
     WrittenModel,
     word_or,
 )
+from protocol.kafka_release import NEWEST
 
 DAY_MS = 86_400_000
 MINUTE_MS = 60_000
@@ -63,8 +64,8 @@ class CellParameters(WrittenModel):
     generation: Literal["v3", "kip-497", "kip-966-elr", "kip-966"] = parameter(
         "kip-966-elr", "{}", "Protocol generation of the cluster; the default is what Kafka 4.1 and later run."
     )
-    kafka_release: Annotated[Literal["4.0", "4.1.0", "4.1.2", "4.3", "4.4"], RELEASE] = parameter(
-        "4.4",
+    kafka_release: ReleaseName = parameter(
+        NEWEST.value,
         "Kafka {}",
         "Release of Kafka whose rules hold in `kip-497` and `kip-966-elr` (docs/generations.md); it changes nothing in "
         "the other generations.",

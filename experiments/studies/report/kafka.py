@@ -1,22 +1,20 @@
 """A study's settings in Kafka's own terms: which configs to type, and which release has them.
 
-Sources: KIP-497 (Kafka 2.7), KIP-966; the upgrade notes of Apache Kafka 4.0 (Eligible Leader Replicas as a preview, off
-unless `eligible.leader.replicas.version=1` is set) and 4.1 (on in new clusters). Unclean Recovery, the second part of
-KIP-966, is in no release; its strategies have other names in the later text of the KIP.
+The releases of generations are those of `protocol/kafka_release.py`. Strategies of unclean recovery, which no release
+has, have other names in the later text of KIP-966.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from experiments.studies.design.mappings import RollingRestart
 from experiments.studies.design.model import PARAMETERS, CellParameters
 from experiments.studies.design.study import DECISIONS
-from experiments.support.declared import declared
 from experiments.support.durations import format_duration
 from protocol.config import ENABLE_OF_STRATEGY
+from protocol.kafka_release import GENERATION_RELEASES, KafkaRelease
 
 ELR = "eligible.leader.replicas.version"
 IN_ALL = "every release"
@@ -26,16 +24,13 @@ DEFAULT_SESSION_MS, DEFAULT_DELIVERY_MS = 9_000, 120_000
 BOOTSTRAP = "--bootstrap-server HOST:9092"
 
 
-class GenerationInKafka(NamedTuple):
-    """A generation in Kafka's terms (`kafka.yaml`). `installable`: whether a release has it as a whole."""
-
-    config: str
-    release: str
-    sentence: str
-    installable: bool
-
-
-GENERATIONS = declared(dict[str, GenerationInKafka], __file__, "kafka.yaml")
+CONFIGS = {
+    "v3": "none: ISRs in ZooKeeper",
+    "kip-497": f"{ELR}=0",
+    "kip-966-elr": f"{ELR}=1",
+    "kip-966": f"{ELR}=1 and Unclean Recovery",
+}
+"""What to set for each generation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +78,15 @@ def _restarts(rolling: RollingRestart) -> str:
 
 def _written(params: CellParameters) -> dict[str, tuple[str, str, str] | None]:
     """Config, of what it is a config, and release, for each decision; None where Kafka has nothing to type."""
-    generation, flush, rolling = GENERATIONS[params.generation], params.flush_interval_ms, params.rolling_restart
-    release, moves = params.kafka_release, params.reassignments
+    flush, rolling, moves = params.flush_interval_ms, params.rolling_restart, params.reassignments
+    run_by, release = GENERATION_RELEASES[params.generation], params.kafka_release
     topics = "topic, when it is created; later with kafka-reassign-partitions.sh"
     least = "topic; with ELR the cluster's default is one for all brokers"
     placed = {"spread": "broker.rack set to each broker's rack", "together": "replicas assigned within one rack"}
     return {
-        "generation": (generation.config, "feature of the cluster", generation.release),
-        "kafka_release": (f"Kafka {release}", "the brokers' and controllers' software", release)
-        if generation.installable
+        "generation": (CONFIGS[params.generation], "feature of the cluster", run_by.releases),
+        "kafka_release": (f"Kafka {release}", "the brokers' and controllers' software", KafkaRelease(release).exact)
+        if run_by.installable
         else None,
         "replication_factor": (f"replication.factor={params.replication_factor}", topics, IN_ALL),
         "min_insync_replicas": (f"min.insync.replicas={params.min_insync_replicas}", least, IN_ALL),
@@ -129,7 +124,7 @@ def configs(cells: Sequence[CellParameters]) -> list[Config]:
 
 def commands(params: CellParameters) -> list[str]:
     """The lines to type for a setting, for a topic named TOPIC; of a generation that no release has, that none do."""
-    if GENERATIONS[params.generation].installable:
+    if GENERATION_RELEASES[params.generation].installable:
         return list(_commands(params))
     enabled = params.generation == "v3" or ENABLE_OF_STRATEGY[params.unclean_recovery_strategy]
     nearest = "kip-497" if params.generation == "v3" else "kip-966-elr"

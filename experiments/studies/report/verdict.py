@@ -21,7 +21,6 @@ from experiments.studies.design.study import StudyPlan
 from experiments.studies.estimation.moments import Estimate
 from experiments.studies.estimation.pairs import Comparison, Difference
 from experiments.studies.report.alike import alike, are_alike, caution, changed_in, reasons, separators
-from experiments.studies.report.kafka import GENERATIONS
 from experiments.studies.report.settings import Group, Setting
 from experiments.studies.report.tradeoffs import PRICES, price, prices
 from experiments.studies.report.words import (
@@ -39,6 +38,7 @@ from experiments.studies.report.words import (
     times,
 )
 from experiments.studies.trace.metrics import BY_NAME, FRACTION, Metric
+from protocol.kafka_release import GENERATION_RELEASES
 
 Kind = Literal["decided", "equal", "undecided", "described"]
 NAMED_AT_MOST = 4
@@ -86,7 +86,7 @@ def judge(study: StudyPlan, groups: Sequence[Group]) -> Verdict:
 def _advice(metric: Metric, best: Setting) -> str:
     """`Run X: it loses least often`; of a setting that no release has, that it loses least often, and that."""
     generation = best.parameters.generation
-    if GENERATIONS[generation].installable:
+    if GENERATION_RELEASES[generation].installable:
         return f"Run {best.name}: it {metric.best}"
     return f"No release of Apache Kafka has {generation}, but of these settings {best.name} {metric.best}"
 
@@ -97,7 +97,7 @@ def _listed_by_assumption(study: StudyPlan, groups: Sequence[Group]) -> str:
         best, same = group.recommended, _equal(study, group)
         answer = ""
         if best is not None:
-            is_released = GENERATIONS[best.parameters.generation].installable
+            is_released = GENERATION_RELEASES[best.parameters.generation].installable
             answer = f"run {best.name}{'' if is_released else ' (in no release of Apache Kafka)'}"
         elif same:
             answer = f"{listed([setting.name for setting in same])} do not differ"
@@ -132,7 +132,7 @@ def judge_group(study: StudyPlan, group: Group) -> Verdict:
     effects = tuple(_effects(study, group))
     if best is not None:
         headline: Sentence = (f"{_advice(metric, best)}: ", *_quantity(metric, best), ".", *_shown_price(study, group))
-        release = GENERATIONS[best.parameters.generation].sentence
+        release = GENERATION_RELEASES[best.parameters.generation].sentence
         return Verdict("decided", headline, ((release,), *effects, _cost(best)))
     if _equal(study, group):
         headline = (*_equality(metric, same), _ruled_out("The study", group))

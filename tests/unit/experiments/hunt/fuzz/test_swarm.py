@@ -13,13 +13,16 @@ from experiments.faults.kinds.administration import Reassign
 from experiments.faults.kinds.links import Cut, Disturb
 from experiments.hunt.fuzz.bias import Bias
 from experiments.hunt.fuzz.plan import Elect, TimelineFile, load, save
+from experiments.hunt.fuzz.release_themes import RELEASE_THEMES
 from experiments.hunt.fuzz.run import BEGIN_MS
 from experiments.hunt.fuzz.scene import Quiet, RequestedElection, Scene
-from experiments.hunt.fuzz.swarm import draw, themes_of
+from experiments.hunt.fuzz.swarm import ANY_RELEASE, draw, themes_of
 from experiments.hunt.fuzz.themes import THEMES
-from protocol.config import LOG_GENERATIONS, MIN_INSYNC_REPLICAS, Generation
+from protocol.config import LOG_GENERATIONS, MIN_INSYNC_REPLICAS, RELEASED, Generation
 from protocol.ids import RECOVERY_MANAGER
+from protocol.kafka_release import NEWEST, KafkaRelease
 
+ALL_THEMES = THEMES | RELEASE_THEMES
 SEEDS = st.integers(0, 2**31)
 
 
@@ -32,6 +35,17 @@ def test_pairs_of_themes_vary() -> None:
     pairs = [themes_of(seed) for seed in range(150) if themes_of(seed)]
     assert all(one != other for one, other in pairs)
     assert len(set(pairs)) == len(pairs)
+
+
+def test_plans_of_a_release_have_their_own_source_and_its_themes() -> None:
+    """What a seed's default plan is does not depend on releases; a plan of a release has a generation of Kafka's."""
+    plans = [draw(seed, release=ANY_RELEASE) for seed in range(40)]
+    assert {plan.kafka_release for plan in plans} == {release.value for release in KafkaRelease}
+    assert {Generation(plan.generation) for plan in plans} == set(RELEASED)
+    assert {draw(seed).kafka_release for seed in range(40)} == {NEWEST.value}
+    named = draw(7, Generation.KIP_497, release="4.0")
+    assert (named.kafka_release, named.generation) == ("4.0", "kip-497")
+    assert {theme for seed in range(44) for theme in themes_of(seed, names=tuple(ALL_THEMES))} == set(ALL_THEMES)
 
 
 def test_a_bias_is_kept() -> None:
@@ -71,10 +85,10 @@ def test_a_bias_is_completed_by_another() -> None:
 
 @settings(max_examples=10)
 @given(SEEDS, st.booleans())
-@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("theme", ALL_THEMES)
 def test_an_episode_begins_in_time_and_names_existing_nodes(theme: str, seed: int, recovers: bool) -> None:
     scene = Scene(Random(seed), 5_000, "t", 0, 2, range(6), 2, 0, (3,), 2_000, 2_500, recovers)
-    parts = list(THEMES[theme][0](scene))
+    parts = list(ALL_THEMES[theme][0](scene))
     assert any(not isinstance(part, RequestedElection | Quiet) for part in parts)
     for part in parts:
         assert part.at_ms >= scene.at_ms - 200
@@ -86,12 +100,12 @@ def test_an_episode_begins_in_time_and_names_existing_nodes(theme: str, seed: in
         if isinstance(part, Cut | Disturb):
             assert not set(part.source) & set(part.target)
         elif isinstance(part, Reassign):
-            assert scene.leader not in part.replicas
+            assert scene.leader not in part.replicas or set(part.replicas) == {scene.leader, *scene.followers}
             assert len(set(part.replicas)) == len(part.replicas) == 3
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("theme", ALL_THEMES)
 def test_a_staged_plan_can_be_saved(theme: str, tmp_path: Path) -> None:
     plan = draw(3, bias=Bias(themes=(theme,)))
     assert len({operation.id for operation in plan.operations}) == len(plan.operations)
