@@ -143,6 +143,12 @@ class ProtocolInvariantError(ProtocolError):
     """The program has reached a state that the protocol excludes: a defect."""
 
 
+class UndecidableError(ProtocolInvariantError):
+    """A controller cannot decide on a state that it has recorded. Only a rule of Kafka's leads there: the active
+    controller resigns, as Kafka's does, and the next one has the same state.
+    """
+
+
 class TransitionError(ProtocolInvariantError):
     """A state machine has no such transition in its table."""
 

@@ -4,9 +4,9 @@ A cluster whose `ClusterConfig.kafka_rules` names a rule decides as Kafka's code
 `isray conformance` explains a recorded answer by a rule if the protocol under that rule gives exactly this answer. A
 scenario with `cluster.kafka_rules` shows what the rule leads to. No other cluster has any.
 
-All but one are about replicas that are not known to be complete, in generation `kip-966-elr`, which is Kafka's first
-phase of KIP-966: `last_known_elr` holds the last known leader there. `withdrawn-replica-awaited` is about
-reassignments, in `kip-497` as well.
+All but two are about replicas that are not known to be complete, in generation `kip-966-elr`, which is Kafka's first
+phase of KIP-966: `last_known_elr` holds the last known leader there. `withdrawn-replica-awaited` and
+`dead-original-in-isr` are about reassignments, the former in `kip-497` as well.
 """
 
 from __future__ import annotations
@@ -57,4 +57,10 @@ WITHDRAWN_REPLICA_AWAITED = _declare(
     "withdrawn-replica-awaited",
     kafka="A reassignment waits for every adding replica, also for one that a later request withdrew: it never ends.",
     source="PartitionReassignmentReplicas.maybeCompleteReassignment; 4.3.0 to 4.4.0",
+)
+DEAD_ORIGINAL_IN_ISR = _declare(
+    "dead-original-in-isr",
+    kafka="A cancellation with no original replica in sync puts the first one into the ISR where unclean elections are"
+    " enabled, dead or alive; a last known leader that it has removed is then asked for its directory, which throws.",
+    source="PartitionReassignmentRevert, PartitionChangeBuilder.canElectLastKnownLeader; 4.1.1 to 4.4.0",
 )

@@ -53,6 +53,8 @@ SHOWN_BY_METADATA = (
     "RecoveryStateKept",
     "RecoveringIsrIsOne",
     "ReassignmentKeepsMinIsr",
+    "ReassignmentsEnd",
+    "LastKnownElrIsAssigned",
     "MinIsrRecoveryQuorum",
 )
 

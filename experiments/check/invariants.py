@@ -12,10 +12,10 @@ suffix `Property`:
 | its other invariants | the same |
 
 The model has its rules of transition in its actions; here they are invariants as well: OneLeaderPerEpoch, EpochsRise,
-HighWatermarkMonotone, RecoveryStateKept, RecoveringIsrIsOne, RecoveringLeaderIsAlone, ReassignmentKeepsMinIsr. The
-model has no unclean recovery (`invariants_recovery.py`) and none of what is in `invariants_replicas.py`,
-`invariants_metrics.py` and `authorization.py`. Its liveness properties must hold after the faults have ended
-(`experiments/hunt/fuzz/run.py`).
+HighWatermarkMonotone, RecoveryStateKept, RecoveringIsrIsOne, RecoveringLeaderIsAlone, ReassignmentKeepsMinIsr,
+ReassignmentsEnd, LastKnownElrIsAssigned. The model has no unclean recovery (`invariants_recovery.py`) and none of what
+is in `invariants_replicas.py`, `invariants_metrics.py` and `authorization.py`. Its liveness properties must hold after
+the faults have ended (`experiments/hunt/fuzz/run.py`).
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     controller.RecoveringIsrIsOne,
     broker.RecoveringLeaderIsAlone,
     controller.ReassignmentKeepsMinIsr,
+    controller.ReassignmentsEnd,
+    controller.LastKnownElrIsAssigned,
     broker.ValidBrokerState,
     broker.ValidReplicaState,
     broker.ValidFetcherState,

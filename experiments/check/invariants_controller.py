@@ -100,6 +100,20 @@ class ValidControllerIsrAndElr(Invariant):
         return f"{'; '.join(wrong)}: ISR {state.isr}, ELR {state.elr}" if wrong else ""
 
 
+class LastKnownElrIsAssigned(Invariant):
+    """The last known ELR of a partition without leader names replicas only (E34): a controller must be able to decide
+    on what it has recorded, and another broker holds nothing that it could elect or ask.
+    """
+
+    AFTER_BROKERS = False
+
+    def check(self, view: PartitionView) -> str:
+        state = view.state
+        if state is None or state.leader != NO_LEADER or set(state.last_known_elr) <= set(state.replicas):
+            return ""
+        return f"last known ELR {state.last_known_elr} of replicas {state.replicas}"
+
+
 class MetadataLogMatching(Invariant):
     """A broker that has replayed as much of the metadata log as the controller has the same state of the partition."""
 
@@ -197,6 +211,20 @@ class RecoveringIsrIsOne(Invariant):
         if state is None or state.leader_recovery_state is not LeaderRecoveryState.RECOVERING or len(state.isr) <= 1:
             return ""
         return f"the partition is RECOVERING, and its ISR is {state.isr}"
+
+
+class ReassignmentsEnd(_StepCheck):
+    """A change that leaves all replicas of a reassignment's final assignment in sync completes it: nothing is left for
+    which it could wait (E32). Where the ISR becomes complete by an election, the next change completes it.
+    """
+
+    def _step(self, partition: TopicPartition, before: PartitionState, state: PartitionState) -> str:
+        final = set(state.replicas).difference(state.removing_replicas)
+        is_moving = bool(state.adding_replicas or state.removing_replicas)
+        if not is_moving or not final or not final.issubset(state.isr) or state.leader != before.leader:
+            return ""
+        lists = f"adding {state.adding_replicas}, removing {state.removing_replicas}"
+        return f"a reassignment waits for nothing: replicas {state.replicas}, {lists}, ISR {state.isr}"
 
 
 class ReassignmentKeepsMinIsr(_StepCheck):

@@ -78,6 +78,13 @@ DEPARTURES: tuple[Departure, ...] = (
         story="A reassignment that was taken back by another one never ends; only a cancellation ends it.",
         lost=0,
     ),
+    Departure(
+        rule=KAFKA_RULES["dead-original-in-isr"],
+        reason="isray refuses a cancellation that leaves no active replica (E33, E35): nothing could lead.",
+        scenario="cancelled-in-absence",
+        story="No broker leads, and the controllers fail over one after the other at each registration of the replica.",
+        lost=None,
+    ),
 )
 
 

@@ -25,7 +25,7 @@ from protocol.controller.controller_result import ControllerResult, named_twice,
 from protocol.controller.partition_change import Election
 from protocol.errors import ErrorCode, Refused
 from protocol.ids import BrokerId, TopicIdPartition
-from protocol.kafka_rules import RETURNING_REPLICA_ELIGIBLE
+from protocol.kafka_rules import DEAD_ORIGINAL_IN_ISR, RETURNING_REPLICA_ELIGIBLE
 from protocol.messages.acls import AclOperation
 from protocol.messages.partitions import (
     AlterPartitionReassignmentsRequest,
@@ -115,6 +115,8 @@ def _return_to(
     may_lose_records = bool(image.config(topic_id, UNCLEAN_LEADER_ELECTION_ENABLE))
     if image.features.unclean_recovery:
         may_lose_records = image.config(topic_id, UNCLEAN_RECOVERY_STRATEGY) == "proactive"
+    if not isr and may_lose_records and DEAD_ORIGINAL_IN_ISR in state.config.kafka_rules:
+        isr = replicas[:1]
     if len(isr) < needed and not (may_lose_records and any(map(image.is_active, replicas))):
         reason = f"of the original replicas {list(replicas)}, {len(isr)} are in sync; needed: {needed}"
         if may_lose_records:

@@ -23,7 +23,7 @@ from protocol.controller.administration import CHANGE_REQUESTS, handle
 from protocol.controller.context import ControllerState
 from protocol.controller.heartbeats import BrokerIncarnations
 from protocol.controller.recovery_requests import TIMERS as RECOVERY_TIMERS
-from protocol.errors import ErrorCode, ProtocolInvariantError
+from protocol.errors import ErrorCode, ProtocolInvariantError, UndecidableError
 from protocol.ids import (
     CLUSTER_ID,
     NO_NODE,
@@ -188,7 +188,11 @@ class ControllerNode:
         if rule is not None and not rule(self._log.state.image, sender, message):
             refuse(self._out, sender, message, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         elif handler is not None:
-            handler(now_ms, sender, message)
+            try:
+                handler(now_ms, sender, message)
+            except UndecidableError as failure:
+                refuse(self._out, sender, message, ErrorCode.UNKNOWN_SERVER_ERROR)
+                self.replica.resign(now_ms, str(failure))
         else:
             unknown = ErrorCode.UNSUPPORTED_VERSION if self._quorum.is_active else ErrorCode.NOT_CONTROLLER
             refuse(self._out, sender, message, unknown)

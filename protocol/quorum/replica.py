@@ -244,6 +244,11 @@ class QuorumReplica:
         if self._leader is not None and self._leader.settle(now_ms):
             self._resign(now_ms, self._leader, "no voter any more")
 
+    def resign(self, now_ms: TimeMs, why: str) -> None:
+        """Ends the leadership, if there is one, for a reason of the node's own."""
+        if self._leader is not None:
+            self._resign(now_ms, self._leader, why)
+
     def shut_down(self) -> None:
         """Called before the node exits: a leader sends EndQuorumEpoch, so that the others elect without waiting."""
         if self._leader is not None:

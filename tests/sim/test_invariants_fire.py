@@ -143,6 +143,12 @@ def _move_ends_below_min_isr(engine: CheckedEngine) -> None:
     _commits(engine, adding_replicas=(), isr=(0,), elr=(1,), partition_epoch=2)
 
 
+def _move_waits_for_nothing(engine: CheckedEngine) -> None:
+    """Broker 2 is withdrawn, and all others are in sync."""
+    _commits(engine, adding_replicas=(2,), partition_epoch=1)
+    _commits(engine, isr=(0, 1), removing_replicas=(2,), partition_epoch=2)
+
+
 def _runs_under_a_future_epoch(engine: CheckedEngine) -> None:
     broker_of(engine.cluster, 1).context.broker_epoch = 1_000_000
 
@@ -290,6 +296,10 @@ BROKEN: dict[str, Callable[[CheckedEngine], None]] = {
     "RecoveringIsrIsOne": _follower_joins_while_recovering,
     "RecoveringLeaderIsAlone": _recovering_leader_has_followers_in_its_isr,
     "ReassignmentKeepsMinIsr": _move_ends_below_min_isr,
+    "ReassignmentsEnd": _move_waits_for_nothing,
+    "LastKnownElrIsAssigned": lambda engine: _set_state(
+        image_of(engine), isr=(), elr=(1,), last_known_elr=(7,), leader=-1
+    ),
     "RecoveryElectsRespondent": _response_of_another_incarnation,
     "RecoveryResponsesAreCurrent": _response_with_a_wrong_log_end,
     "RecoveryElectsLongestLog": _leader_with_a_shorter_log,
