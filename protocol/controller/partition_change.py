@@ -268,7 +268,7 @@ def _last_known_leader(state: PartitionState, request: ChangeRequest, replicas: 
         known = state.last_known_leader if request.election is Election.UNCLEAN else NO_LEADER
     elif request.elr_enabled and request.use_last_known_leader and len(state.last_known_elr) == 1:
         known = state.last_known_elr[0]
-    if known not in (NO_LEADER, *replicas) and DEAD_ORIGINAL_IN_ISR in request.kafka_rules:
+    if known != NO_LEADER and known not in replicas and DEAD_ORIGINAL_IN_ISR in request.kafka_rules:
         raise UndecidableError(f"the last known leader {known} is none of the replicas {list(replicas)}")
     is_candidate = known in replicas or UNASSIGNED_LAST_KNOWN_LEADER_ELECTED in request.kafka_rules
     return known if is_candidate else NO_LEADER
