@@ -49,6 +49,7 @@ from experiments.support.errors import InputError
 from experiments.support.fields import RELEASE, StrictModel
 from experiments.support.yaml_input import validated_json
 from protocol.controller.partition_change import ChangeRequest, Election, decide
+from protocol.errors import UndecidableError
 from protocol.kafka_release import KafkaRelease, kafka_release
 from protocol.messages.records import PartitionChangeRecord
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState, replay_change
@@ -195,7 +196,10 @@ def differences(
     recorded one."""
     recovery = LeaderRecoveryState[row.partition.leader_recovery_state]
     before = PartitionState(**row.partition.model_dump() | {"leader_recovery_state": recovery})
-    record = decide("vector", 0, before, _request(row, kafka_release, kafka_rules))
+    try:
+        record = decide("vector", 0, before, _request(row, kafka_release, kafka_rules))
+    except UndecidableError as failure:
+        return (Difference("error", row.error, str(failure)),)
     after = before if record is None else replay_change(before, record)
     unlike = [
         *compare("record", row.record, _record_fields(record)),

@@ -451,7 +451,17 @@ def test_the_exit_code_of_check_is_its_verdict(
     assert raised.value.code == code
     document = json.loads(capsys.readouterr().out)
     assert bool(document["violations"]) is bool(code)
-    assert {"what", "engine", "seed", "events", "operations", "looked_at", "within_tolerance"} <= set(document)
+    assert {
+        "what",
+        "engine",
+        "generation",
+        "kafka_release",
+        "seed",
+        "events",
+        "operations",
+        "looked_at",
+        "within_tolerance",
+    } <= set(document)
 
 
 def test_the_command_answers_wrong_input_with_one_line(
