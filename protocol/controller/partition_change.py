@@ -135,7 +135,9 @@ class _Eligible(NamedTuple):
 def decide(
     topic_id: str, partition_id: int, state: PartitionState, request: ChangeRequest
 ) -> PartitionChangeRecord | None:
-    """The record that carries out the request as far as the rules allow, None if nothing changes."""
+    """The record that carries out the request as far as the rules allow, None if nothing changes. UndecidableError for
+    a state on which Kafka's code throws, to which its rule `dead-original-in-isr` has led.
+    """
     target = _complete_reassignment(request, _target_assignment(state, request))
     eligible = _follow_isr(state, request, target)
     elected = _elect(state, request, target, eligible.elr)

@@ -14,7 +14,7 @@ keeps its value, and one in-sync original replica is enough to return.
 
 Departures from Kafka's code: a partition that is named twice in a request is refused; an unclean cancellation is an
 unclean election, with its recovery state, or leaves the partition to an unclean recovery, whereas Kafka's code puts the
-first original replica into the ISR whether it is alive or not.
+first original replica into the ISR whether it is alive or not (`dead-original-in-isr` in `protocol/kafka_rules.py`).
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ quorum has the records (`DeferredEffects`). Only the log changes the state.
 message type in two tables. Handlers of the first serve on every controller; those of the second on the active one only,
 while the others answer NOT_CONTROLLER. Administration requests about topics, configs and ACLs are authorized by their
 handlers, which know the resources that a request names (`protocol/controller/administration.py`, and
-`protocol/metadata/queries.py` for those that only read).
+`protocol/metadata/queries.py` for those that only read). A controller that cannot decide on its state, as only a rule
+of Kafka's brings about, answers UNKNOWN_SERVER_ERROR and resigns.
 """
 
 from __future__ import annotations
