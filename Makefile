@@ -18,7 +18,7 @@ SEEDS ?= 0..99
 # Bytecode is kept, also where the environment says otherwise: an actor that has to compile Ray starts six times as slowly.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv collected test proof test-fast test-ray test-spark test-browser chromium check study compiled wheel docs reference requirements audit swarm-coverage lock clean
+.PHONY: help venv collected test proof test-fast test-ray test-spark test-browser test-kafka chromium check study compiled wheel docs reference requirements audit swarm-coverage lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ test-spark: $(INSTALLED) ## the tests that start a JVM
 
 test-browser: chromium $(INSTALLED) ## the tests that open pages in a headless Chromium
 	$(BIN)/pytest tests/browser $(ARGS)
+
+test-kafka: $(INSTALLED) ## the recorder against releases of Kafka: needs Maven Central and a JDK 17; no part of make test
+	$(BIN)/pytest tests/kafka $(ARGS)
 
 chromium:
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || { echo "make: tests/browser need chromium and" \

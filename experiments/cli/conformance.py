@@ -121,12 +121,17 @@ def _print_departures(departed: dict[Departure, list[tuple[str, DepartedRow]]], 
         typer.echo(f"departure {departure.name}: {len(rows)} rows")
         typer.echo(f"  Kafka: {departure.rule.kafka} ({departure.rule.source})")
         typer.echo(f"  reason: {departure.reason}")
-        lost = "undecided" if departure.lost is None else departure.lost
-        typer.echo(f"  story: {departure.story} Acknowledged records lost: {lost}, and 0 under isray's rule.")
-        typer.echo(f"  run: isray scenario run {departure.scenario} --compare {departure.name}")
+        if departure.scenario:
+            _print_story(departure)
         if shown is departure:
             for file, item in rows[:SHOWN_ROWS]:
                 _print_row(file, item.row, item.differences)
+
+
+def _print_story(departure: Departure) -> None:
+    lost = "undecided" if departure.lost is None else departure.lost
+    typer.echo(f"  story: {departure.story} Acknowledged records lost: {lost}, and 0 under isray's rule.")
+    typer.echo(f"  run: isray scenario run {departure.scenario} --compare {departure.name}")
 
 
 def _print_row(file: str, row: int, differences: tuple[Difference, ...]) -> None:

@@ -14,7 +14,14 @@ from tests.ray.cluster_helpers import ProcessPool
 from tests.ray.scenario_helpers import check_on_ray_as_on_sim
 from tests.sim.scenario_helpers import FOLDER, SCENARIOS
 
-DEPARTURES = ("returning-replica", "removed-replica-in-elr", "dead-last-known-leader", "withdrawn-replica")
+DEPARTURES = (
+    "returning-replica",
+    "removed-replica-in-elr",
+    "dead-last-known-leader",
+    "withdrawn-replica",
+    "min-isr-change",
+    "first-partition",
+)
 """Decisions of the controller, which recorded answers of Kafka's are compared with; they vary nothing on processes."""
 GENERAL = [
     path

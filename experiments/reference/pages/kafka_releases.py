@@ -16,7 +16,10 @@ def page() -> str:
         (code(release.value), *("yes" if release.has(it) else "no" for it in RELEASE_CHANGES))
         for release in KafkaRelease
     )
-    departed = ((code(it.name), it.rule.kafka, it.rule.source, it.reason, code(it.scenario)) for it in DEPARTURES)
+    departed = (
+        (code(it.name), it.rule.kafka, it.rule.source, it.reason, code(it.scenario) if it.scenario else "")
+        for it in DEPARTURES
+    )
     return sections(
         "`kafka_release` (`cluster.kafka_release` in a scenario, a parameter of studies, `--kafka-release` of "
         "`isray up` and `isray explore`) selects the release of Apache Kafka whose rules hold in the generations "
