@@ -243,8 +243,8 @@ def set_config(draft: Draft, topic_id: str | None, name: str, value: str | None)
     if name == MIN_INSYNC_REPLICAS:
         _clear_elr(draft, topic_id, value)
     draft.add(ConfigRecord(topic_id=topic_id, name=name, value=value))
-    if name == MIN_INSYNC_REPLICAS:
-        complete_reassignments(draft, topic_id)
+    if name == MIN_INSYNC_REPLICAS and draft.features.track_last_known_leader:
+        complete_reassignments(draft, topic_id)  # the other generations ask for no min ISR
 
 
 def _clear_elr(draft: Draft, topic_id: str | None, value: str | None) -> None:
