@@ -108,7 +108,7 @@ def update_features(state: ControllerState, request: UpdateFeaturesRequest) -> C
     if not after.elr:
         _change_levels(draft, levels)
     _convert_configs(draft, present)
-    if before != after:
+    if before.track_last_known_leader != after.track_last_known_leader:
         complete_reassignments(draft, None)
     if before.unclean_recovery and not after.unclean_recovery:
         for key in draft.state.leaderless():
