@@ -3,7 +3,7 @@
 A cluster of generation `kip-497` or `kip-966-elr` decides as the controllers of one release do
 (`ClusterConfig.kafka_release`). A release begins with the behaviour of the one before it; `RELEASE_CHANGES` says what
 changed, and each change is a switch that protocol code tests (`KafkaRelease.has`). Releases that decide alike share a
-name: 4.1.2 stands for 4.1.1 to 4.2.1, 4.3 for 4.3.0 and 4.3.1. `kip-966`, which no release has, has rules of its own.
+name: 4.1.2 stands for 4.1.1 to 4.2.2, 4.3 for 4.3.0 and 4.3.1. `kip-966`, which no release has, has rules of its own.
 
 Where isray departs from all releases, `protocol/kafka_rules.py` has the rule.
 """

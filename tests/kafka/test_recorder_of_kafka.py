@@ -37,7 +37,7 @@ def test_what_a_release_answers_departs_by_declared_rules_only(kafka: str, kind:
     [
         ("decisions", 20261125, 3000, "partition_change_kafka_4.4.0"),
         ("partition", 20261126, 400, "controller_traces_kafka_4.4.0"),
-        ("cluster", 20261127, 60, "cluster_traces_kafka_4.4.0"),
+        ("cluster", 777004, 60, "cluster_traces_kafka_4.4.0"),
     ],
 )
 def test_the_shipped_vectors_are_recorded_again_byte_by_byte(

@@ -6,6 +6,7 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.Random;
+import java.util.SplittableRandom;
 import org.apache.kafka.metadata.PartitionRegistration;
 
 /**
@@ -21,12 +22,13 @@ public final class Recorder {
         try (PrintStream out = new PrintStream(System.out, false, "UTF-8")) {
             Random decisions = new Random(seed);
             for (int row = 0; row < rows; row++) {
-                Random random = new Random(seed * 1_000_003L + row);
+                long ofRow = seed * 1_000_003L + row;
+                Random mixed = new Random(new SplittableRandom(ofRow).nextLong());
                 out.println(Json.text(switch (arguments[0]) {
                     case "decisions" -> Decision.row(decisions);
-                    case "partition" -> new PartitionTrace(random, false).row();
-                    case "reassignments" -> new PartitionTrace(random, true).row();
-                    case "cluster" -> new ClusterTrace(random).row();
+                    case "partition" -> new PartitionTrace(new Random(ofRow), false).row();
+                    case "reassignments" -> new PartitionTrace(mixed, true).row();
+                    case "cluster" -> new ClusterTrace(mixed).row();
                     default -> throw new IllegalArgumentException(arguments[0]);
                 }));
             }
