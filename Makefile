@@ -18,7 +18,7 @@ SEEDS ?= 0..99
 # Bytecode is kept, also where the environment says otherwise: an actor that has to compile Ray starts six times as slowly.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv collected test proof test-fast test-ray test-spark test-browser chromium check study compiled wheel docs reference requirements audit swarm-coverage lock clean
+.PHONY: help venv collected test proof test-fast test-ray test-spark test-browser test-kafka chromium check study compiled wheel docs reference kafka-releases requirements audit swarm-coverage lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ test-spark: $(INSTALLED) ## the tests that start a JVM
 test-browser: chromium $(INSTALLED) ## the tests that open pages in a headless Chromium
 	$(BIN)/pytest tests/browser $(ARGS)
 
+test-kafka: $(INSTALLED) ## the recorder against releases of Kafka: needs Maven Central and a JDK 17; no part of make test
+	$(BIN)/pytest tests/kafka $(ARGS)
+
 chromium:
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || { echo "make: tests/browser need chromium and" \
 	    "chromedriver; install them with: sudo apt-get install chromium chromium-driver" >&2; exit 1; }
@@ -94,8 +97,12 @@ docs: reference $(INSTALLED) ## docs/ as a site in build/site, with docs/referen
 	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --doctree-dir build/doctrees docs build/site
 	@echo "build/site/index.html"
 
-reference: $(INSTALLED) ## docs/reference and docs/pictures, generated from the code and from runs
+reference: $(INSTALLED) ## docs/reference, docs/kafka-releases.md and docs/pictures, generated from the code and from runs
 	@$(BIN)/python -m experiments.reference
+
+kafka-releases: $(INSTALLED) ## the figures of docs/kafka-releases.md, measured again: needs Maven Central and a JDK 17
+	@$(BIN)/python -m experiments.reference.release_figures
+	@$(MAKE) --no-print-directory reference
 
 requirements: $(INSTALLED) ## covered and open items of docs/requirements.md; ARGS=--json for one JSON document
 	@$(BIN)/python -m tests.requirements_report $(ARGS)

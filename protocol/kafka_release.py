@@ -88,7 +88,7 @@ _BEGIN = {
 _EXACT_RELEASES = {
     KafkaRelease.V4_0: "4.0.0 and its fixes",
     KafkaRelease.V4_1_0: "4.1.0",
-    KafkaRelease.V4_1_2: "4.1.1 to 4.2.1",
+    KafkaRelease.V4_1_2: "4.1.1 to 4.2.2",
     KafkaRelease.V4_3: "4.3.0 and 4.3.1",
     KafkaRelease.V4_4: "4.4.0",
 }

@@ -4,9 +4,9 @@ A cluster whose `ClusterConfig.kafka_rules` names a rule decides as Kafka's code
 `isray conformance` explains a recorded answer by a rule if the protocol under that rule gives exactly this answer. A
 scenario with `cluster.kafka_rules` shows what the rule leads to. No other cluster has any.
 
-All but two are about replicas that are not known to be complete, in generation `kip-966-elr`, which is Kafka's first
-phase of KIP-966: `last_known_elr` holds the last known leader there. `withdrawn-replica-awaited` and
-`dead-original-in-isr` are about reassignments, the former in `kip-497` as well.
+Most are about replicas that are not known to be complete, in generation `kip-966-elr`, which is Kafka's first phase of
+KIP-966: `last_known_elr` holds the last known leader there. `withdrawn-replica-awaited`, `first-partition-counts` and
+`registration-fences` hold in `kip-497` as well.
 """
 
 from __future__ import annotations
@@ -63,4 +63,39 @@ DEAD_ORIGINAL_IN_ISR = _declare(
     kafka="A cancellation with no original replica in sync puts the first one into the ISR where unclean elections are"
     " enabled, dead or alive; a last known leader that it has removed is then asked for its directory, which throws.",
     source="PartitionReassignmentRevert, PartitionChangeBuilder.canElectLastKnownLeader; 4.1.1 to 4.4.0",
+)
+MIN_ISR_CHANGE_CLEARS_ELR = _declare(
+    "min-isr-change-clears-elr",
+    kafka="A change of min.insync.replicas empties ELR and last known ELR of every partition of the topic, or of all"
+    " topics, also without a leader, and where the value or the topic's own one stays (KAFKA-16540).",
+    source="ConfigurationControlManager.createClearElrRecordsAsNeeded, ReplicationControlManager.removeTopicElrs;"
+    " 4.0.0 to 4.4.0",
+)
+FIRST_PARTITION_COUNTS = _declare(
+    "first-partition-counts",
+    kafka="Partition 0's present number of replicas, with those that are to be removed, bounds the min ISR of every"
+    " partition of the topic, and is the number that new partitions must have (of any partition, if they differ).",
+    source="ReplicationControlManager.getTopicEffectiveMinIsr, createPartitions; 4.0.0 to 4.4.0",
+)
+UNREGISTERED_BROKER_ELIGIBLE = _declare(
+    "unregistered-broker-eligible",
+    kafka="A broker that is unregistered leaves ISRs as one that is fenced does, and joins or stays in ELRs.",
+    source="ReplicationControlManager.handleBrokerUnregistered; 4.0.0 to 4.4.0",
+)
+CLUSTER_MIN_ISR_KEPT = _declare(
+    "cluster-min-isr-kept",
+    kafka="With ELR the cluster-wide min.insync.replicas cannot be removed (INVALID_CONFIG), only set.",
+    source="ConfigurationControlManager.isDisallowedClusterMinIsrTransition; 4.0.0 to 4.4.0",
+)
+FEATURE_LEVEL_ALONE = _declare(
+    "feature-level-alone",
+    kafka='A raised level of the ELR changes no partition: one without a leader keeps its ISR, and "none" may be'
+    " its last known leader later.",
+    source="ConfigurationControlManager.updateFeatures; 4.0.0 to 4.4.0",
+)
+REGISTRATION_FENCES = _declare(
+    "registration-fences",
+    kafka="A registration after a clean shutdown, or without ELR, is handled as a fencing: the broker leaves the ISRs"
+    " that it is still in, with an election.",
+    source="ReplicationControlManager.handleBrokerShutdown; 4.0.0 to 4.4.0",
 )

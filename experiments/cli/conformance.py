@@ -1,5 +1,5 @@
 """`isray conformance FILE... [--kafka RELEASE] [--json]`: replays recorded vectors and reports where the core answers
-otherwise.
+otherwise. `isray conformance record` records vectors from a release of Kafka.
 
 Exit code 0 if every row is answered as recorded, or departs by declared rules only; 1 if one does not.
 """
@@ -7,20 +7,25 @@ Exit code 0 if every row is answered as recorded, or departs by declared rules o
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from experiments.cli.output import Json, fail_if, option
+from experiments.cli.output import Json, fail, fail_if, flag, option
 from experiments.cli.parse import release_named
 from experiments.conformance.decisions import DepartedRow, FileResult, replay_file
 from experiments.conformance.departures import DEPARTURES, Departure, departure_named
+from experiments.conformance.recorder import record as recorder
+from experiments.conformance.recorder.jars import exact_release, fetched_jars, jars_in
 from experiments.conformance.shapes import Difference
 from experiments.support.errors import InputError
 
 SHOWN_ROWS = 5
+Events = Enum("Events", {kind: kind for kind in recorder.KINDS if kind != "decisions"})  # type: ignore[misc]
 
 
 def conformance(
@@ -59,6 +64,39 @@ def conformance(
     fail_if(failed)
 
 
+def record(
+    kafka: Annotated[str, option("RELEASE", "The exact release of Kafka, such as 4.4.0.", "--kafka")],
+    seed: Annotated[int, option("N", "The seed: the same rows for the same seed.")],
+    rows: Annotated[int, option("M", "How many rows.", min=1)],
+    traces: Annotated[bool, flag("--traces", "Record event sequences, not changes of single partitions.")] = False,
+    events: Annotated[
+        Events | None,
+        option(None, "What the sequences are about: one partition (the default), or several topics.", "--events"),
+    ] = None,
+    out: Annotated[Path | None, option("FILE", "The file of vectors, compressed if it ends in .gz.")] = None,
+    jars: Annotated[
+        Path | None, option("DIR", "The folder libs of an unpacked Kafka, instead of Maven Central.")
+    ] = None,
+) -> None:
+    """Record decisions of a release of Apache Kafka's controller as vectors: its own code runs beside random events.
+    Needs a JDK 17 and, without --jars, Maven Central."""
+    exact_release(kafka, "--kafka")
+    if events is not None and not traces:
+        raise InputError("--events", "", events.value, "only with --traces")
+    tools = recorder.jdk(os.environ)
+    paths = fetched_jars(kafka) if jars is None else jars_in(jars, kafka)
+    kind = "decisions" if not traces else "partition" if events is None else events.value
+    try:
+        content = recorder.recorded(kafka, kind, seed, rows, paths, tools)
+    except recorder.RecorderError as error:
+        fail(f"isray: the recorder of {kafka} failed: {error}")
+    if out is None:
+        typer.echo(content, nl=False)
+    else:
+        recorder.write(out, content)
+        typer.echo(f"{rows} rows of Kafka {kafka} in {out}")
+
+
 def _document(result: FileResult) -> dict[str, object]:
     counts = {name: getattr(result, name) for name in ("file", "kind", "passed", "failed")}
     mismatches = [asdict(mismatch) for mismatch in result.mismatches]
@@ -83,12 +121,17 @@ def _print_departures(departed: dict[Departure, list[tuple[str, DepartedRow]]], 
         typer.echo(f"departure {departure.name}: {len(rows)} rows")
         typer.echo(f"  Kafka: {departure.rule.kafka} ({departure.rule.source})")
         typer.echo(f"  reason: {departure.reason}")
-        lost = "undecided" if departure.lost is None else departure.lost
-        typer.echo(f"  story: {departure.story} Acknowledged records lost: {lost}, and 0 under isray's rule.")
-        typer.echo(f"  run: isray scenario run {departure.scenario} --compare {departure.name}")
+        if departure.scenario:
+            _print_story(departure)
         if shown is departure:
             for file, item in rows[:SHOWN_ROWS]:
                 _print_row(file, item.row, item.differences)
+
+
+def _print_story(departure: Departure) -> None:
+    lost = "undecided" if departure.lost is None else departure.lost
+    typer.echo(f"  story: {departure.story} Acknowledged records lost: {lost}, and 0 under isray's rule.")
+    typer.echo(f"  run: isray scenario run {departure.scenario} --compare {departure.name}")
 
 
 def _print_row(file: str, row: int, differences: tuple[Difference, ...]) -> None:

@@ -42,7 +42,8 @@ Function = Callable[..., object]
 
 class App(typer.Typer):
     """A group of commands. `help` is one sentence; a group with `examples` of its own does something without a command,
-    the others then print their help. `callback` takes options before the command.
+    the others then print their help. `callback` takes options before the command. A command whose name has two words
+    goes before the one that is named like the first of them.
     """
 
     def __init__(self, help: str, *examples: str, callback: Function | None = None) -> None:
@@ -121,6 +122,10 @@ class _Command(TyperCommand):
 
 class _Group(TyperGroup):
     """A group whose commands are listed in sections, each with the whole first paragraph of its help."""
+
+    def parse_args(self, ctx: Parsed, args: list[str]) -> list[str]:
+        words = " ".join(args[:2])
+        return super().parse_args(ctx, [words, *args[2:]] if words in self.commands else args)
 
     def format_commands(self, ctx: Parsed, formatter: Parsed) -> None:
         for section in Section:

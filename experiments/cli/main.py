@@ -49,6 +49,11 @@ COMMANDS = {
         "conformance:conformance",
         "isray conformance tests/data/partition_change.jsonl.gz",
     ),
+    "conformance record": (
+        Section.EXPERIMENTS,
+        "conformance:record",
+        "isray conformance record --kafka 4.4.0 --seed 1 --rows 1000 --out out/decisions.jsonl.gz",
+    ),
     "check": (Section.EXPERIMENTS, "recordings:check", "isray check out/recording"),
     "soak": (Section.EXPERIMENTS, "recordings:soak", "isray soak --minutes 10"),
     "up": (Section.CLUSTER, "cluster:up", "isray up --detach --controllers 3"),
@@ -77,7 +82,7 @@ COMMANDS = {
     "dump-log": (Section.TOOLS, "disks:dump_log", "isray dump-log --directory DIR --cluster-metadata"),
     "version": (Section.TOOLS, "main:version", "isray version --json"),
 }
-"""The section of each command, its function, and an example."""
+"""The section of each command, its function, and an example. A name may have two words (`App`)."""
 
 
 def application(first: str = "") -> App:
@@ -88,7 +93,7 @@ def application(first: str = "") -> App:
         if name == first or not is_known:
             app.add_typer(resolve_name(f"{__package__}.{place}"), name=name, rich_help_panel=section)
     for name, (section, place, example) in COMMANDS.items():
-        if name == first or not is_known:
+        if name.split()[0] == first or not is_known:
             app.register(name, example, section=section)(resolve_name(f"{__package__}.{place}"))
     return app
 

@@ -1,7 +1,8 @@
 """Conformance: replays recorded decisions of Apache Kafka's controller code and compares the protocol core's.
 
-A vector is a JSON line of one of two kinds. A controller trace has `steps` (`traces.py`). A partition change has the
-state of a partition, a request, and the recorded answer: `protocol.controller.partition_change` answers the request,
+A vector is a JSON line of one of three kinds. A controller trace has `steps`, of one partition (`traces.py`) or of
+several topics (`cluster_traces.py`, where a step has `partitions`). A partition change has the state of a partition, a
+request, and the recorded answer: `protocol.controller.partition_change` answers the request,
 and every field of the record, of the state after it, and the error are compared. Order within ELR and last known ELR
 carries no meaning and is not compared; order within replicas and ISR is.
 
@@ -32,7 +33,9 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
+from experiments.conformance import cluster_traces
 from experiments.conformance import traces as conformance_traces
+from experiments.conformance.cluster_traces import ClusterTraceRow
 from experiments.conformance.departures import Departure, explanation
 from experiments.conformance.shapes import (
     Brokers,
@@ -55,6 +58,7 @@ from protocol.messages.records import PartitionChangeRecord
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState, replay_change
 
 _STEPS = re.compile(rb'"steps"\s*:')
+_ONE_PARTITION = re.compile(rb'"effective_min_insync_replicas"\s*:')
 _RELEASE = re.compile(rb'\s*\{\s*"kafka_release"')
 
 
@@ -104,7 +108,12 @@ class PartitionChangeRow(StrictModel):
     error: str | None
 
 
-Row = PartitionChangeRow | ControllerTraceRow
+Row = PartitionChangeRow | ControllerTraceRow | ClusterTraceRow
+_KINDS = {
+    PartitionChangeRow: "partition change",
+    ControllerTraceRow: "controller trace",
+    ClusterTraceRow: "cluster trace",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +172,7 @@ def replay_file(path: Path, release: KafkaRelease | None = None) -> FileResult:
 
 
 def _replayed(path: Path, rows: Sequence[Row], release: KafkaRelease, is_stated: bool) -> FileResult:
-    kind = "controller trace" if isinstance(rows[0], ControllerTraceRow) else "partition change"
+    kind = _KINDS[type(rows[0])]
     mismatches: list[Mismatch] = []
     departed: list[DepartedRow] = []
     for number, row in enumerate(rows, start=1):
@@ -180,12 +189,12 @@ def _replayed(path: Path, rows: Sequence[Row], release: KafkaRelease, is_stated:
 
 
 def _row_differences(
-    row: Row,
-    kafka_release: KafkaRelease,
-    kafka_rules: frozenset[str] = frozenset(),
+    row: Row, kafka_release: KafkaRelease, kafka_rules: frozenset[str] = frozenset()
 ) -> tuple[Difference, ...]:
     if isinstance(row, ControllerTraceRow):
         return conformance_traces.differences(row, kafka_release, kafka_rules)
+    if isinstance(row, ClusterTraceRow):
+        return cluster_traces.differences(row, kafka_release, kafka_rules)
     return differences(row, kafka_release, kafka_rules)
 
 
@@ -225,11 +234,13 @@ def _lines(path: Path) -> list[bytes]:
     return content.removesuffix(b"\n").split(b"\n")
 
 
-def _parse(path: Path, number: int, line: bytes) -> PartitionChangeRow | ControllerTraceRow:
-    """A row of either kind; any other row is validated as a partition change."""
+def _parse(path: Path, number: int, line: bytes) -> Row:
+    """A row of any kind; a row of no kind is validated as a partition change."""
     try:
         if _STEPS.search(line):
-            return validated_json(ControllerTraceRow, line, str(path))
+            if _ONE_PARTITION.search(line):
+                return validated_json(ControllerTraceRow, line, str(path))
+            return validated_json(ClusterTraceRow, line, str(path))
         return validated_json(PartitionChangeRow, line, str(path))
     except InputError as error:
         field = f"row {number}: {error.field}" if error.field else f"row {number}"

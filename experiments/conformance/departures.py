@@ -12,26 +12,31 @@ nothing in a row is in no smallest set.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain, combinations
+from itertools import combinations
 
+from experiments.conformance.shapes import Difference
 from experiments.support.errors import InputError
 from protocol.kafka_rules import KAFKA_RULES, KafkaRule
+
+_STEP = re.compile(r"steps\[(\d+)\]")
 
 
 @dataclass(frozen=True, slots=True)
 class Departure:
     """One rule that isray does not follow. `reason` says what isray does instead, and why. `scenario` is a shipped
     scenario, and `<scenario>-kafka` the same failures and commands under Kafka's rule; `story` says how they differ,
-    `lost` how many acknowledged records the latter loses (None: undecided, as no leader can be read).
+    `lost` how many acknowledged records the latter loses (None: undecided, as no leader can be read). All three are
+    empty where the rule only refuses a request, or delays an election.
     """
 
     rule: KafkaRule
     reason: str
-    scenario: str
-    story: str
-    lost: int | None
+    scenario: str = ""
+    story: str = ""
+    lost: int | None = None
 
     @property
     def name(self) -> str:
@@ -39,7 +44,7 @@ class Departure:
 
     @property
     def kafka_scenario(self) -> str:
-        return f"{self.scenario}-kafka"
+        return f"{self.scenario}-kafka" if self.scenario else ""
 
 
 DEPARTURES: tuple[Departure, ...] = (
@@ -85,6 +90,36 @@ DEPARTURES: tuple[Departure, ...] = (
         story="No broker leads, and the controllers fail over one after the other at each registration of the replica.",
         lost=None,
     ),
+    Departure(
+        rule=KAFKA_RULES["min-isr-change-clears-elr"],
+        reason="isray empties an ELR where the ISR reaches the new min ISR (E19, M6, M7): else it is still needed.",
+        scenario="min-isr-change",
+        story="No replica can be elected any more; an unclean election takes the first one, whose disk was replaced.",
+        lost=1,
+    ),
+    Departure(
+        rule=KAFKA_RULES["first-partition-counts"],
+        reason="isray bounds the min ISR of each partition by its own replicas (E8), and counts those that will stay.",
+        scenario="first-partition",
+        story="A partition has no ELR since another one has one replica; its leader returns without disk, and leads.",
+        lost=1,
+    ),
+    Departure(
+        rule=KAFKA_RULES["unregistered-broker-eligible"],
+        reason="isray removes such a broker from ISR and ELR: when it registers again nothing proves a clean shutdown.",
+    ),
+    Departure(
+        rule=KAFKA_RULES["cluster-min-isr-kept"],
+        reason="isray takes the static value again, which all nodes share and which is in force at once (H15).",
+    ),
+    Departure(
+        rule=KAFKA_RULES["feature-level-alone"],
+        reason="isray makes the ISR of a partition without leader its ELR (M23), so that its last leader stays known.",
+    ),
+    Departure(
+        rule=KAFKA_RULES["registration-fences"],
+        reason="isray leaves the ISRs as they are (K7, N36): the broker left them when it was fenced or shut down.",
+    ),
 )
 
 
@@ -96,10 +131,37 @@ def departure_named(name: str, option: str) -> Departure:
     return found[name]
 
 
-def explanation(differences: Callable[[frozenset[str]], Collection[object]]) -> tuple[Departure, ...]:
-    """The smallest set of departures under which `differences` of a row is empty; empty if there is none."""
-    sets = chain.from_iterable(combinations(DEPARTURES, size) for size in range(1, len(DEPARTURES) + 1))
-    for chosen in sets:
-        if not differences(frozenset(departure.name for departure in chosen)):
-            return chosen
+MOST_AT_ONCE = 3
+"""How many rules may be needed together for one step of a sequence."""
+
+
+def explanation(differences: Callable[[frozenset[str]], Sequence[Difference]]) -> tuple[Departure, ...]:
+    """The smallest set of departures under which `differences` of a row is empty; empty if there is none.
+
+    Each rule of such a set moves the first difference of a sequence of events to a later step, alone or together with
+    at most two others, so sets grow from those that do.
+    """
+    frontier: dict[tuple[Departure, ...], int] = {(): _first_step(differences(frozenset()))}
+    while frontier:
+        for added in range(1, MOST_AT_ONCE + 1):
+            further: dict[tuple[Departure, ...], int] = {}
+            for chosen, reached in frontier.items():
+                for more in combinations([it for it in DEPARTURES if it not in chosen], added):
+                    wider = tuple(it for it in DEPARTURES if it in chosen or it in more)
+                    if wider in further:
+                        continue
+                    left = differences(frozenset(it.name for it in wider))
+                    if not left:
+                        return wider
+                    if _first_step(left) > reached:
+                        further[wider] = _first_step(left)
+            if further:
+                break
+        frontier = further
     return ()
+
+
+def _first_step(differences: Sequence[Difference]) -> int:
+    """The step of the first difference of a sequence of events; 0 of a single decision."""
+    found = _STEP.match(differences[0].field) if differences else None
+    return int(found[1]) if found else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -49,9 +50,15 @@ def state_fields(state: PartitionState) -> dict[str, object]:
     return fields | {"leader_recovery_state": state.leader_recovery_state.name}
 
 
-def compare(what: str, recorded: StrictModel | None, found: dict[str, object] | None) -> list[Difference]:
+def compare(what: str, recorded: StrictModel | None, found: Mapping[str, object] | None) -> list[Difference]:
     """All fields in which two answers differ; `what` is put before their names."""
-    expected = None if recorded is None else recorded.model_dump()
+    return compare_fields(what, None if recorded is None else recorded.model_dump(), found)
+
+
+def compare_fields(
+    what: str, expected: Mapping[str, object] | None, found: Mapping[str, object] | None
+) -> list[Difference]:
+    """As `compare`, of the fields themselves."""
     if expected is None or found is None:
         return [] if expected is found else [Difference(what, expected, found)]
     return [

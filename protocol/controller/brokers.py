@@ -21,6 +21,7 @@ from protocol.controller.context import ControllerState
 from protocol.controller.controller_result import ControllerResult
 from protocol.errors import ErrorCode, Refused
 from protocol.ids import NO_LEADER, BrokerId, Epoch, TopicIdPartition, is_broker
+from protocol.kafka_rules import REGISTRATION_FENCES, UNREGISTERED_BROKER_ELIGIBLE
 from protocol.messages.acls import AclOperation
 from protocol.messages.cluster import UnregisterBrokerRequest, UnregisterBrokerResponse
 from protocol.messages.control import BrokerHeartbeatRequest, BrokerRegistrationRequest
@@ -80,6 +81,11 @@ def leave_for_unclean_shutdown(state: ControllerState, broker: BrokerId) -> list
     return _leader_and_isr_updates(state, state.partitions_with(broker), unclean=broker)
 
 
+def _leave_as_if_fenced(state: ControllerState, broker: BrokerId) -> list[MetadataRecord]:
+    """As `leave_in_sync_replicas`, with an election for partitions that have the broker in their ELR alone, too."""
+    return _leader_and_isr_updates(state, state.partitions_with(broker), remove=broker)
+
+
 def fence(state: ControllerState, broker: BrokerId, epoch: Epoch) -> list[MetadataRecord]:
     """Removes the broker from every ISR, elects other leaders for its partitions, and fences it."""
     return [
@@ -115,6 +121,8 @@ def register(
     known = state.image.brokers.get(broker)
     if (known is None or known.broker_epoch != previous_epoch) and state.image.features.elr:
         records = leave_for_unclean_shutdown(state, broker)
+    elif REGISTRATION_FENCES in state.config.kafka_rules:
+        records = leave_in_sync_replicas(state, broker)
     registration = RegisterBrokerRecord.unchecked(
         broker_id=broker, broker_epoch=state.image.next_offset + len(records), incarnation_id=incarnation_id, rack=rack
     )
@@ -127,8 +135,11 @@ def unregister_broker(state: ControllerState, request: UnregisterBrokerRequest) 
     registration = state.image.brokers.get(request.broker_id)
     if registration is None:
         raise Refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {request.broker_id} is not registered")
+    leave = leave_for_unclean_shutdown
+    if UNREGISTERED_BROKER_ELIGIBLE in state.config.kafka_rules:
+        leave = _leave_as_if_fenced
     records = [
-        *leave_for_unclean_shutdown(state, request.broker_id),
+        *leave(state, request.broker_id),
         UnregisterBrokerRecord(broker_id=request.broker_id, broker_epoch=registration.broker_epoch),
     ]
     return ControllerResult(UnregisterBrokerResponse(correlation_id=request.correlation_id), records)

@@ -38,6 +38,7 @@ from protocol.controller.partition_change import Election, decide
 from protocol.controller.topics import name_error
 from protocol.errors import ErrorCode, ProtocolInvariantError, Refused
 from protocol.ids import NO_LEADER, TopicIdPartition
+from protocol.kafka_rules import CLUSTER_MIN_ISR_KEPT, MIN_ISR_CHANGE_CLEARS_ELR
 from protocol.messages.acls import AclOperation
 from protocol.messages.configs import (
     AlterableConfig,
@@ -118,9 +119,10 @@ class Draft:
         """Adds the record of an election, and of the completion of a reassignment that can be completed, if any."""
         partition, features = self.partition(key), self.features
         min_isr = int(self.config(key.topic_id, MIN_INSYNC_REPLICAS))
+        bound = self.state.bound_of_min_isr(key, partition)
         request = replace(
             self.state.request(key, partition, election),
-            min_isr=effective_min_isr(min_isr, len(partition.replicas)) if features.effective_min_isr else min_isr,
+            min_isr=effective_min_isr(min_isr, bound) if features.effective_min_isr else min_isr,
             elr_enabled=features.elr,
             use_last_known_leader=features.last_known_leader_in_elr,
             track_last_known_leader=features.track_last_known_leader,
@@ -195,6 +197,7 @@ def _admitted(
     require_access(state.image, request, AclOperation.ALTER_CONFIGS, name)
     _require_valid(resource, is_topic=name is not None)
     if name is None:
+        _require_min_isr(state, resource)
         return None
     if reason := name_error(name):
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
@@ -217,6 +220,14 @@ def _require_valid(resource: AlterConfigsResource, is_topic: bool) -> None:
             raise Refused(ErrorCode.INVALID_CONFIG, f"{change.name} cannot be changed while the cluster runs")
 
 
+def _require_min_isr(state: ControllerState, resource: AlterConfigsResource) -> None:
+    """Raises Refused where one of Kafka's rules keeps the cluster-wide min ISR."""
+    removed = [change.name for change in resource.configs if change.operation is ConfigOperation.DELETE]
+    is_kept = CLUSTER_MIN_ISR_KEPT in state.config.kafka_rules and state.image.features.elr
+    if is_kept and MIN_INSYNC_REPLICAS in removed:
+        raise Refused(ErrorCode.INVALID_CONFIG, f"the cluster's {MIN_INSYNC_REPLICAS} cannot be removed with ELR")
+
+
 def _new_value(change: AlterableConfig) -> str | None:
     return None if change.operation is ConfigOperation.DELETE else config_text(CONFIGS[change.name].parse(change.value))
 
@@ -224,13 +235,16 @@ def _new_value(change: AlterableConfig) -> str | None:
 def set_config(draft: Draft, topic_id: str | None, name: str, value: str | None) -> None:
     """Sets or removes (None) an override, cluster-wide without `topic_id`; updates ELRs and reassignments."""
     present = draft.override(topic_id, name)
+    clears_all = MIN_ISR_CHANGE_CLEARS_ELR in draft.state.config.kafka_rules
+    if topic_id is None and name == MIN_INSYNC_REPLICAS and clears_all:
+        _clear_elr(draft, topic_id, value)
     if value == (None if present is None else config_text(present)):
         return
     if name == MIN_INSYNC_REPLICAS:
         _clear_elr(draft, topic_id, value)
     draft.add(ConfigRecord(topic_id=topic_id, name=name, value=value))
-    if name == MIN_INSYNC_REPLICAS:
-        complete_reassignments(draft, topic_id)
+    if name == MIN_INSYNC_REPLICAS and draft.features.track_last_known_leader:
+        complete_reassignments(draft, topic_id)  # the other generations ask for no min ISR
 
 
 def _clear_elr(draft: Draft, topic_id: str | None, value: str | None) -> None:
@@ -241,9 +255,10 @@ def _clear_elr(draft: Draft, topic_id: str | None, value: str | None) -> None:
     wider = static if topic_id is None else draft.config(None, MIN_INSYNC_REPLICAS)
     min_isr = int(wider if value is None else value)
     untouched = draft.overridden_by(MIN_INSYNC_REPLICAS) if topic_id is None else frozenset[str]()
+    clears_all = MIN_ISR_CHANGE_CLEARS_ELR in draft.state.config.kafka_rules
     for key, partition in draft.partitions(topic_id):
         reached = len(partition.isr) >= effective_min_isr(min_isr, len(partition.replicas))
-        if key.topic_id not in untouched and reached and (partition.elr or partition.last_known_elr):
+        if (clears_all or (key.topic_id not in untouched and reached)) and (partition.elr or partition.last_known_elr):
             draft.add(
                 PartitionChangeRecord(
                     topic_id=key.topic_id,

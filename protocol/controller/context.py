@@ -9,6 +9,7 @@ from random import Random
 from protocol.config import MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE, ClusterConfig, ConfigValue, Features
 from protocol.controller.partition_change import ChangeRequest, Election, decide
 from protocol.ids import NO_LEADER, BrokerId, TopicIdPartition
+from protocol.kafka_rules import FIRST_PARTITION_COUNTS
 from protocol.messages.records import MetadataRecord, PartitionChangeRecord
 from protocol.metadata.image import MetadataDelta, MetadataImage
 from protocol.metadata.partition import PartitionState
@@ -80,7 +81,7 @@ class ControllerState:
             election = allowed_election(features, self.image.config(key.topic_id, UNCLEAN_LEADER_ELECTION_ENABLE))
         targets.setdefault("is_acceptable_leader", self.image.is_active)
         return ChangeRequest(
-            min_isr=self.image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, len(state.replicas)),
+            min_isr=self.image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, self.bound_of_min_isr(key, state)),
             elr_enabled=features.elr,
             use_last_known_leader=features.last_known_leader_in_elr,
             track_last_known_leader=features.track_last_known_leader,
@@ -89,6 +90,12 @@ class ControllerState:
             election=election,
             **targets,  # type: ignore[arg-type]
         )
+
+    def bound_of_min_isr(self, key: TopicIdPartition, state: PartitionState) -> int:
+        """The number of replicas that the effective min ISR of a partition in this state never exceeds."""
+        if FIRST_PARTITION_COUNTS in self.config.kafka_rules:
+            state = self._indexed.get(key._replace(partition=0), state)
+        return len(state.replicas)
 
     def change(
         self, key: TopicIdPartition, election: Election | None = None, **targets: object

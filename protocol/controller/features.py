@@ -58,6 +58,7 @@ from protocol.controller.context import ControllerState
 from protocol.controller.controller_result import ControllerResult, named_twice, require_once
 from protocol.errors import ErrorCode, Refused
 from protocol.ids import NO_LEADER, BrokerId, TopicIdPartition
+from protocol.kafka_rules import FEATURE_LEVEL_ALONE
 from protocol.messages.acls import AclOperation
 from protocol.messages.cluster import (
     FeatureResult,
@@ -95,7 +96,8 @@ def update_features(state: ControllerState, request: UpdateFeaturesRequest) -> C
     before, after = draft.features, features_at(levels)
     if after.elr:
         _change_levels(draft, levels)
-    _convert_partitions(draft, before, after)
+    if not (after.elr and FEATURE_LEVEL_ALONE in state.config.kafka_rules):
+        _convert_partitions(draft, before, after)
     # The records of a downgrade: without ELR before and after there are none.
     if not after.elr and draft.records and wanted[METADATA_VERSION].upgrade_type is UpgradeType.SAFE_DOWNGRADE:
         raise Refused(
@@ -106,7 +108,7 @@ def update_features(state: ControllerState, request: UpdateFeaturesRequest) -> C
     if not after.elr:
         _change_levels(draft, levels)
     _convert_configs(draft, present)
-    if before != after:
+    if before.track_last_known_leader != after.track_last_known_leader:
         complete_reassignments(draft, None)
     if before.unclean_recovery and not after.unclean_recovery:
         for key in draft.state.leaderless():

@@ -18,6 +18,7 @@ from protocol.controller.controller_result import ControllerResult, admitted, na
 from protocol.controller.placement import place, usable_brokers
 from protocol.errors import ErrorCode, Refused
 from protocol.ids import BrokerId, Epoch
+from protocol.kafka_rules import FIRST_PARTITION_COUNTS
 from protocol.messages.acls import AclOperation
 from protocol.messages.admin import AdminRequest
 from protocol.messages.records import MetadataRecord, PartitionRecord, RemovePartitionRecord
@@ -142,7 +143,9 @@ def _add(state: ControllerState, wanted: CreatePartitionsTopic) -> Sequence[Meta
     if layout is not None and len(layout) != added:
         reason = f"there are {len(layout)} assignments for {added} more partitions"
         raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
-    factor = len(topic.partitions[0].replicas) - len(topic.partitions[0].removing_replicas)
+    factor = len(topic.partitions[0].replicas)
+    if FIRST_PARTITION_COUNTS not in state.config.kafka_rules:
+        factor -= len(topic.partitions[0].removing_replicas)
     if layout is None:
         layout = tuple(place(usable_brokers(state.image), added, factor, state.rng))
     return partition_records(state, topic.topic_id, present, topic.first_leader_epoch, layout, factor)

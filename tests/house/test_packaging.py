@@ -25,7 +25,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DECLARED = [Requirement(line) for line in PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]]
 LOCK = (ROOT / "requirements.lock").read_text()
 PACKAGES = ("protocol", "actors", "experiments")
-DATA = {".jsonl", ".sql", ".yaml", ".j2", ".css", ".js"}
+DATA = {".java", ".jsonl", ".sql", ".yaml", ".j2", ".css", ".js"}
 
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^]]*\])?==([^ ;\\]+)(?P<rest>.*(?:\n    (?:--hash|#).*)*)", re.MULTILINE)
 

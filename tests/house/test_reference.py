@@ -1,4 +1,4 @@
-"""The pages in docs/reference and the pictures in docs/pictures are what `make reference` writes."""
+"""The pages in docs/reference, docs/kafka-releases.md and docs/pictures are what `make reference` writes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.reference import pictures
+from experiments.reference import kafka_releases, pictures
 from experiments.reference.generate import FOLDER, INDEX, page_modules, rendered, write
 
 pages = cache(rendered)
@@ -19,6 +19,11 @@ PAGES = sorted(path.name for path in FOLDER.iterdir())
 def test_page_is_up_to_date(name: str) -> None:
     written = (FOLDER / name).read_text(encoding="utf-8")
     assert written == pages()[name], f"docs/reference/{name} is stale: run make reference"
+
+
+def test_the_page_of_kafkas_releases_is_up_to_date() -> None:
+    written = kafka_releases.FILE.read_text(encoding="utf-8")
+    assert written == kafka_releases.rendered() + "\n", "docs/kafka-releases.md is stale: run make reference"
 
 
 def test_there_is_a_page_of_every_module_and_none_of_a_module_that_is_gone() -> None:

@@ -22,6 +22,8 @@ DEPARTURES = (
     "cancelled-in-absence",
     "replaced-reassignment",
     "replaced-reassignment-kip-966-elr",
+    "min-isr-change",
+    "first-partition",
 )
 """Decisions of the controller, which recorded answers of Kafka's are compared with; they vary nothing on processes."""
 GENERAL = [

@@ -26,7 +26,6 @@ from protocol.ids import FIRST_CLIENT, NodeId, TimeMs, TopicPartition
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.data import ConsumeResponse, ProduceRequest, ProduceResponse
-from protocol.messages.partitions import AlterPartitionReassignmentsResponse
 
 LEARNING_MS = 5
 """Longer than the controller's brokers need to learn of the same change."""
@@ -93,13 +92,11 @@ class Writer:
         return []
 
     def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> list[Effect]:
-        """Takes the response to a write or a read. Raises ProtocolInvariantError for a refused reassignment."""
+        """Takes the response to a write or a read, and ignores those to the creation of the topic and to its moves."""
         if isinstance(message, ProduceResponse):
             self._complete(now_ms, message)
         elif isinstance(message, ConsumeResponse) and self._reader is not None:
             self._reader.complete(message)
-        elif isinstance(message, AlterPartitionReassignmentsResponse) and message.failure()[0] is not ErrorCode.NONE:
-            raise ProtocolInvariantError(f"the controller refuses a reassignment: {message.failure()[1]}")
         return []
 
     def fire(self, now_ms: TimeMs, name: str) -> list[Effect]:

@@ -22,8 +22,10 @@ from tests.unit.experiments.conformance.test_conformance import run
 
 DATA = Path(__file__).parents[3] / "data"
 SHOWN = {
+    "cluster_traces_kafka_4.1.2": (15, {0: 1, 5: 15, 6: 3, 7: 9, 8: 7}),
+    "cluster_traces_kafka_4.4.0": (21, {0: 1, 4: 3, 5: 23, 6: 7, 7: 15, 8: 8, 9: 1}),
     "controller_traces": (353, {}),
-    "controller_traces_kafka_4.0.0": (0, {0: 10, 1: 9, 2: 10}),
+    "controller_traces_kafka_4.0.0": (0, {0: 10, 1: 9, 2: 11, 10: 1}),
     "controller_traces_kafka_4.1.0": (0, {0: 8, 1: 8}),
     "controller_traces_kafka_4.1.2": (398, {0: 1, 1: 1}),
     "controller_traces_kafka_4.4.0": (393, {0: 1, 1: 1, 4: 5}),
@@ -61,7 +63,7 @@ def test_recorded_rows_of_kafka_releases_depart_by_declared_rules_only(name: str
     result = replay_file(DATA / f"{name}.jsonl.gz")
     passed, shown = SHOWN[name]
     assert (result.passed, result.failed, result.is_stated) == (passed, 0, True)
-    assert result.kind == ("controller trace" if name.startswith("controller") else "partition change")
+    assert result.kind == " ".join(name.removesuffix("s").split("_")[:2]).replace("traces", "trace")
     found = Counter(DEPARTURES.index(departure) for row in result.departed for departure in row.departures)
     assert found == shown
     assert all(row.differences for row in result.departed)

@@ -1,0 +1,1 @@
+"""Vectors recorded from a release of Apache Kafka: its own controller code, run beside random events."""

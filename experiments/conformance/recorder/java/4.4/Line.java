@@ -1,0 +1,50 @@
+package org.apache.kafka.controller;
+
+import java.util.Map;
+import java.util.Map.Entry;
+import java.util.Set;
+import java.util.function.IntPredicate;
+import org.apache.kafka.clients.admin.AlterConfigOp.OpType;
+import org.apache.kafka.clients.admin.FeatureUpdate.UpgradeType;
+import org.apache.kafka.common.Uuid;
+import org.apache.kafka.common.config.ConfigResource;
+import org.apache.kafka.common.message.CreateTopicsRequestData;
+import org.apache.kafka.common.message.CreateTopicsResponseData;
+import org.apache.kafka.common.requests.ApiError;
+import org.apache.kafka.common.utils.internals.LogContext;
+import org.apache.kafka.metadata.PartitionRegistration;
+import org.apache.kafka.server.common.MetadataVersion;
+import org.apache.kafka.timeline.SnapshotRegistry;
+
+/** What differs between lines of releases: 4.4.0. */
+final class Line {
+    private Line() { }
+
+    static SnapshotRegistry registry() {
+        return new SnapshotRegistry(new LogContext());
+    }
+
+    static PartitionChangeBuilder changes(
+        PartitionRegistration partition, Uuid topic, IntPredicate isAcceptable, int minIsr, boolean elr
+    ) {
+        return new PartitionChangeBuilder(partition, topic, 0, isAcceptable, MetadataVersion.IBP_4_0_IV1, minIsr, elr);
+    }
+
+    static ControllerResult<CreateTopicsResponseData> createTopics(
+        ReplicationControlManager replication, ControllerRequestContext context, CreateTopicsRequestData request
+    ) {
+        return replication.createTopics(context, request, Set.of(), true);
+    }
+
+    static ControllerResult<Map<ConfigResource, ApiError>> alterConfigs(
+        ConfigurationControlManager configs, Map<ConfigResource, Map<String, Entry<OpType, String>>> changes
+    ) {
+        return configs.incrementalAlterConfigs(changes, false, true);
+    }
+
+    static ControllerResult<ApiError> updateFeatures(
+        ConfigurationControlManager configs, Map<String, Short> levels, Map<String, UpgradeType> types
+    ) {
+        return configs.updateFeatures(levels, types, false, 0);
+    }
+}

@@ -1,0 +1,103 @@
+"""Recording: the recorder's Java is compiled against a release's jars, and prints rows for a seed.
+
+Releases whose methods have the same signatures are a line, named by its first release: `java/LINE/Line.java` holds what
+differs between the lines, the files in `java/` everything else. A release belongs to the newest line that is not newer
+than it. The rows follow from kind, seed and number alone: the same for every run and machine.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from experiments.support.atomic import write_bytes
+from experiments.support.errors import InputError
+
+SOURCES = Path(__file__).with_name("java")
+PROGRAM = "org.apache.kafka.controller.Recorder"
+KINDS: Mapping[str, str] = {
+    "decisions": "changes of single partitions",
+    "partition": "event sequences of one partition",
+    "reassignments": "event sequences of one partition with many reassignments",
+    "cluster": "event sequences of several topics: configs, feature levels, deletion, brokers that are unregistered",
+}
+"""What a row may be."""
+MINIMUM_JDK = 17
+JDK = f"a JDK {MINIMUM_JDK} or newer; install it with: sudo apt-get install openjdk-{MINIMUM_JDK}-jdk-headless"
+PROBE_TIMEOUT_S = 60
+
+
+class RecorderError(Exception):
+    """The recorder does not compile against the jars, or ended before its last row; the text is its last line."""
+
+
+def jdk(environ: Mapping[str, str]) -> Path:
+    """The folder of `javac` and `java`: that of `JAVA_HOME`, else that of the `PATH`. InputError without a new one."""
+    candidates: dict[str, Path] = {}
+    if environ.get("JAVA_HOME"):
+        candidates[f"JAVA_HOME={environ['JAVA_HOME']}"] = Path(environ["JAVA_HOME"]) / "bin"
+    if on_path := shutil.which("javac", path=environ.get("PATH", os.defpath)):
+        candidates[on_path] = Path(on_path).parent
+    found = []
+    for name, folder in candidates.items():
+        version = _version(folder / "javac")
+        if version is not None and version >= MINIMUM_JDK:
+            return folder
+        found.append(f"{name} ({'no javac that starts' if version is None else f'JDK {version}'})")
+    raise InputError("JDK", "", ", ".join(found) or "no javac in JAVA_HOME or on the PATH", JDK)
+
+
+def _version(javac: Path) -> int | None:
+    try:
+        done = subprocess.run([javac, "-version"], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r"javac (?:1\.)?(\d+)", done.stdout + done.stderr)
+    return int(found[1]) if found and done.returncode == 0 else None
+
+
+def line_of(release: str) -> str:
+    """The line of an exact release."""
+    wanted = _numbers(release)
+    lines = sorted((path.parent.name for path in SOURCES.glob("*/Line.java")), key=_numbers)
+    return [line for line in lines if _numbers(line) <= wanted][-1]
+
+
+def _numbers(release: str) -> list[int]:
+    return [int(number) for number in release.split(".")]
+
+
+def recorded(release: str, kind: str, seed: int, rows: int, jars: Sequence[Path], tools: Path) -> bytes:
+    """The content of a file of vectors: the release, then the rows. `tools` is the folder of `javac` and `java`.
+    RecorderError where it fails."""
+    sources = [*SOURCES.glob("*.java"), *(SOURCES / line_of(release)).glob("*.java")]
+    path = os.pathsep.join(map(str, jars))
+    with tempfile.TemporaryDirectory(prefix="isray-recorder-") as classes:
+        _run(tools / "javac", "-nowarn", "-cp", path, "-d", classes, *map(str, sources))
+        path = os.pathsep.join((classes, path))
+        content = _run(tools / "java", "-XX:+UseSerialGC", "-cp", path, PROGRAM, kind, str(seed), str(rows))
+    return json.dumps({"kafka_release": release}).encode() + b"\n" + content
+
+
+def _run(program: Path, *arguments: str) -> bytes:
+    done = subprocess.run([program, *arguments], capture_output=True, check=False)
+    if done.returncode:
+        said = done.stderr.decode("utf-8", "replace").splitlines()
+        errors = [line for line in said if "error:" in line or "Exception" in line or "Error" in line]
+        raise RecorderError((errors or said or [f"exit status {done.returncode}"])[0])
+    return done.stdout
+
+
+def write(path: Path, content: bytes) -> None:
+    """Writes vectors, compressed where the name ends in `.gz`. InputError where the file cannot be written."""
+    try:
+        write_bytes(path, gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+    except OSError as error:
+        raise InputError("--out", "", f"{path}: {error.strerror}", "a file in a folder that exists") from error

@@ -1,0 +1,127 @@
+"""The figures of docs/kafka-releases.md, measured by `make kafka-releases` and kept in `release_figures.json`.
+
+*Recorded*: how many rows of the recorder each release answers otherwise than the one before it, for the same seed.
+*Scenarios*: the shipped scenarios that a changed rule alters, each with the acknowledged records that it loses and the
+steps that hold, by the rule before and by the rule since. *Study*: years of one partition with the same failures under
+each release. Recording needs Maven Central and a JDK; the rest runs on the simulator.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import experiments.scenarios
+from experiments.check.engine import CheckedEngine
+from experiments.conformance.recorder.jars import fetched_jars
+from experiments.conformance.recorder.record import KINDS, jdk, recorded
+from experiments.scenarios.loader import load_scenario
+from experiments.scenarios.model import Scenario
+from experiments.scenarios.runner import Runner
+from experiments.studies.design.model import CellParameters
+from experiments.studies.trace.kinds import Loss, Stamped, State
+from experiments.studies.trials.batch import trial_seed
+from experiments.studies.trials.estimators import run_cell_trial
+from experiments.support.atomic import write_text
+from protocol.config import RELEASED
+from protocol.kafka_release import NEWEST, RELEASE_CHANGES, KafkaRelease, kafka_release
+
+FIGURES = Path(__file__).with_suffix(".json")
+RECORDED = ("4.0.0", "4.0.2", "4.1.0", "4.1.1", "4.1.2", "4.2.0", "4.2.1", "4.2.2", "4.3.0", "4.3.1", "4.4.0")
+"""The releases that are recorded, oldest first."""
+ROWS = {"decisions": 2000, "partition": 300, "reassignments": 300, "cluster": 200}
+SEED = 20261201
+STUDY: dict[str, object] = {
+    "generation": "kip-966-elr",
+    "estimator": "plain",
+    "brokers": 4,
+    "replication_factor": 2,
+    "broker_mttf": "60d",
+    "broker_mttr": "3d",
+    "reassignments": {"per_year": 52},
+    "tail_loss_probability": 0.5,
+}
+TRIALS = 50
+
+
+def measure() -> dict[str, Any]:
+    """All figures, as `release_figures.json` has them."""
+    return {"recorded": list(_recorded()), "scenarios": list(_scenarios()), "study": list(_study())}
+
+
+def _recorded() -> Iterator[dict[str, object]]:
+    tools = jdk(os.environ)
+    before: dict[str, list[bytes]] = {}
+    for release in RECORDED:
+        jars = fetched_jars(release)
+        rows = {kind: recorded(release, kind, SEED, ROWS[kind], jars, tools).splitlines()[1:] for kind in KINDS}
+        differ = {
+            kind: sum(old != new for old, new in zip(before.get(kind, lines), lines, strict=True))
+            for kind, lines in rows.items()
+        }
+        yield {"release": release, **differ}
+        before = rows
+
+
+def _scenarios() -> Iterator[dict[str, object]]:
+    folder = Path(experiments.scenarios.__file__).parent
+    shipped = [load_scenario(path) for path in sorted(folder.glob("*.yaml"))]
+    for change in RELEASE_CHANGES:
+        since = kafka_release(change.first)
+        until = [release for release in KafkaRelease if not release.has(change)][-1]
+        for scenario in shipped:
+            cluster = scenario.cluster
+            has_release = cluster.generation in {it.value for it in RELEASED}
+            if not has_release or cluster.kafka_rules or cluster.kafka_release != NEWEST.value:
+                continue
+            old, new = (_run(scenario, release) for release in (until, since))
+            if old != new:
+                yield {"change": change.name, "scenario": scenario.name, "before": old, "since": new}
+
+
+def _run(scenario: Scenario, release: KafkaRelease) -> dict[str, object]:
+    """What a scenario comes to under a release, whatever its steps expect."""
+    cluster = scenario.cluster.model_copy(update={"kafka_release": release.value})
+    changed = scenario.model_copy(update={"cluster": cluster})
+    result = Runner(changed, CheckedEngine(cluster.spec(0)), keeps_going=True).run()
+    held = sum(step.ok for step in result.steps)
+    return {"lost_acked": result.losses.lost_acked, "steps_held": held, "steps": len(result.steps)}
+
+
+def _study() -> Iterator[dict[str, object]]:
+    hashes: dict[KafkaRelease, list[str]] = {}
+    for release in KafkaRelease:
+        params = CellParameters.model_validate({**STUDY, "kafka_release": release.value})
+        results = [run_cell_trial(params, trial_seed(SEED, trial)) for trial in range(TRIALS)]
+        hashes[release] = [result.trace_hash for result in results]
+        rows = [result.rows for result in results]
+        offline, refusing, total = (sum(column) for column in zip(*map(_times, rows), strict=True))
+        yield {
+            "release": release.value,
+            "partition_years": TRIALS,
+            "losses": sum(isinstance(row.what, Loss) for trial in rows for row in trial),
+            "offline_fraction": offline / total,
+            "reject_fraction": refusing / total,
+            "other_trials": sum(map(str.__ne__, hashes[_before(release)], hashes[release])),
+        }
+
+
+def _before(release: KafkaRelease) -> KafkaRelease:
+    return {new: old for old, new in pairwise(KafkaRelease)}.get(release, release)
+
+
+def _times(rows: list[Stamped]) -> tuple[int, int, int]:
+    """How long a trial had no leader, or fewer than min ISR members, and how long it took, in ms."""
+    states = [(row.time_ms, row.what) for row in rows if isinstance(row.what, State)]
+    ends = [*(time for time, _ in states[1:]), rows[-1].time_ms]
+    lasting = [(end - begin, state) for (begin, state), end in zip(states, ends, strict=True)]
+    offline = sum(time for time, state in lasting if state.leader < 0)
+    return offline, sum(time for time, state in lasting if state.isr_size < state.min_isr), rows[-1].time_ms
+
+
+if __name__ == "__main__":
+    write_text(FIGURES, json.dumps(measure(), indent=1) + "\n")
