@@ -43,7 +43,7 @@ STUDY: dict[str, object] = {
     "broker_mttf": "60d",
     "broker_mttr": "3d",
     "reassignments": {"per_year": 52},
-    "tail_loss_probability": 0.5,
+    "disk_loss_probability": 0.5,
 }
 TRIALS = 50
 

@@ -4,7 +4,7 @@ Every partition has a Poisson process of moves, in random streams of its own. A 
 off its broker, and puts it in the same place of the assignment on a running broker without a replica, drawn at random.
 Neither the state of the ISR nor failures that are under way keep a move back, as nothing in Kafka does. A partition
 whose last move is not complete is left alone, as is one whose replica no broker can take. The controller refuses a move
-in one case (UNKNOWN_SERVER_ERROR, also in Kafka): a broker that left the assignment is still in the ELR, and would lead.
+in one case, as in Kafka (UNKNOWN_SERVER_ERROR): a broker that left the assignment is still in the ELR, and would lead.
 
 A new replica is in sync once it has fetched the whole log: `backlog` of `catch_up`, at its rate, or at once without
 `catch_up`. Kafka's rule of completion decides when the old replica goes (`protocol/controller/partition_change.py`), so
