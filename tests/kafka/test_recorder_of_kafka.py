@@ -27,9 +27,9 @@ def record(kafka: str, kind: str, seed: int, rows: int, out: Path) -> Result:
 @pytest.mark.parametrize("kafka", RELEASES)
 def test_what_a_release_answers_departs_by_declared_rules_only(kafka: str, kind: str, tmp_path: Path) -> None:
     out = tmp_path / "rows.jsonl.gz"
-    assert record(kafka, kind, 17, 60, out).exit_code == 0
+    assert record(kafka, kind, 17, 40, out).exit_code == 0
     result = replay_file(out)
-    assert (result.failed, result.passed + len(result.departed), result.is_stated) == (0, 60, True)
+    assert (result.failed, result.passed + len(result.departed), result.is_stated) == (0, 40, True)
 
 
 @pytest.mark.parametrize(

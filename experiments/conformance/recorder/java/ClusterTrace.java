@@ -190,7 +190,8 @@ final class ClusterTrace extends RecordedController {
             : unclean ? String.valueOf(random.nextBoolean()) : String.valueOf(1 + random.nextInt(3));
         String config = unclean ? UNCLEAN : MIN_ISR;
         ConfigResource resource = new ConfigResource(
-            name == null ? ConfigResource.Type.BROKER : ConfigResource.Type.TOPIC, Objects.requireNonNullElse(name, ""));
+            name == null ? ConfigResource.Type.BROKER : ConfigResource.Type.TOPIC,
+            Objects.requireNonNullElse(name, ""));
         Map<String, Map.Entry<OpType, String>> change =
             Map.of(config, new SimpleEntry<>(value == null ? OpType.DELETE : OpType.SET, value));
         Object result = answer(() -> {
@@ -203,15 +204,18 @@ final class ClusterTrace extends RecordedController {
     }
 
     /**
-     * A ClearElrRecord empties ELRs, but not the index of brokers in ELRs; a controller that has loaded a snapshot has it
-     * right. With the stale index a broker's changes are recorded twice, and end in an exception once the topic is gone.
+     * A ClearElrRecord empties ELRs, but not the index of brokers in ELRs; a controller that has loaded a snapshot has
+     * it right. With the stale index a broker's changes are recorded twice, and end in an exception once the topic is
+     * gone.
      */
     private void indexClearedElrs() {
         ids.forEach((name, id) -> {
             for (int index = 0; partition(id, index) != null; index++) {
                 int[] present = partition(id, index).elr;
                 Map<?, ?> before = (Map<?, ?>) seen.get(name + "-" + index);
-                if (present.length == 0) replication.brokersToElrs().update(id, index, (int[]) before.get("elr"), present);
+                if (present.length == 0) {
+                    replication.brokersToElrs().update(id, index, (int[]) before.get("elr"), present);
+                }
             }
         });
     }

@@ -96,9 +96,8 @@ final class PartitionTrace extends RecordedController {
     private void elect() {
         boolean preferred = random.nextBoolean();
         ElectLeadersRequestData request = new ElectLeadersRequestData().setElectionType((byte) (preferred ? 0 : 1));
-        ElectLeadersRequestData.TopicPartitionsCollection named = new ElectLeadersRequestData.TopicPartitionsCollection();
-        named.add(new ElectLeadersRequestData.TopicPartitions().setTopic(TOPIC).setPartitions(List.of(0)));
-        request.setTopicPartitions(named);
+        request.topicPartitions().add(
+            new ElectLeadersRequestData.TopicPartitions().setTopic(TOPIC).setPartitions(List.of(0)));
         short error = replay(replication.electLeaders(request))
             .replicaElectionResults().get(0).partitionResult().get(0).errorCode();
         step(Json.object("type", "elect_leaders", "election_type", preferred ? "PREFERRED" : "UNCLEAN"), name(error));

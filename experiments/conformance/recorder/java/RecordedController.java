@@ -207,7 +207,7 @@ class RecordedController {
         return topic;
     }
 
-    /** A random proposal of a partition's leader or, rarely, of another replica; null where that one never registered. */
+    /** A random proposal of a partition's leader or, rarely, of another replica; null where that never registered. */
     final Map<String, Object> proposal(PartitionRegistration partition) {
         int[] replicas = partition.replicas;
         int leader = random.nextDouble() < 0.93 ? partition.leader : replicas[random.nextInt(replicas.length)];
