@@ -1,7 +1,8 @@
 """Recording: the recorder's Java is compiled against a release's jars, and prints rows for a seed.
 
 Releases whose methods have the same signatures are a line, named by its first release: `java/LINE/Line.java` holds what
-differs between the lines, the files in `java/` everything else. A release belongs to the newest line that is not newer
+differs between the lines, the files in `java/` everything else. `java/raft` records KafkaRaftClient; it finds what
+differs between releases by reflection. A release belongs to the newest line that is not newer
 than it. The rows follow from kind, seed and number alone: the same for every run and machine.
 """
 
@@ -22,11 +23,14 @@ from experiments.support.errors import InputError
 
 SOURCES = Path(__file__).with_name("java")
 PROGRAM = "org.apache.kafka.controller.Recorder"
+RAFT = "raft"
+RAFT_PROGRAM = "org.apache.kafka.raft.RaftRecorder"
 KINDS: Mapping[str, str] = {
     "decisions": "changes of single partitions",
     "partition": "event sequences of one partition",
     "reassignments": "event sequences of one partition with many reassignments",
     "cluster": "event sequences of several topics: configs, feature levels, deletion, brokers that are unregistered",
+    RAFT: "events of one KafkaRaftClient, a replica of the metadata log",
 }
 """What a row may be."""
 MINIMUM_JDK = 17
@@ -78,11 +82,15 @@ def recorded(release: str, kind: str, seed: int, rows: int, jars: Sequence[Path]
     """The content of a file of vectors: the release, then the rows. `tools` is the folder of `javac` and `java`.
     RecorderError where it fails."""
     sources = [*SOURCES.glob("*.java"), *(SOURCES / line_of(release)).glob("*.java")]
+    program, arguments = PROGRAM, [kind, str(seed), str(rows)]
+    if kind == RAFT:
+        sources = [SOURCES / "Json.java", *(SOURCES / RAFT).glob("*.java")]
+        program, arguments = RAFT_PROGRAM, arguments[1:]
     path = os.pathsep.join(map(str, jars))
     with tempfile.TemporaryDirectory(prefix="isray-recorder-") as classes:
         _run(tools / "javac", "-nowarn", "-cp", path, "-d", classes, *map(str, sources))
         path = os.pathsep.join((classes, path))
-        content = _run(tools / "java", "-XX:+UseSerialGC", "-cp", path, PROGRAM, kind, str(seed), str(rows))
+        content = _run(tools / "java", "-XX:+UseSerialGC", "-cp", path, program, *arguments)
     return json.dumps({"kafka_release": release}).encode() + b"\n" + content
 
 

@@ -74,6 +74,12 @@ def test_a_file_begins_with_the_release_and_has_no_time_in_it(
     assert out.read_bytes()[4:8] == bytes(4)
 
 
+def test_events_of_the_quorum_are_recorded_by_a_program_of_their_own(libs: Path, tools: Callable[..., Path]) -> None:
+    java = tools(java='#!/bin/sh\necho "$*"\n')
+    said = record(libs, java, "--traces", "--events", "raft").stdout.splitlines()
+    assert said[1].endswith(" org.apache.kafka.raft.RaftRecorder 1 1")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
