@@ -83,9 +83,10 @@ def record(
     exact_release(kafka, "--kafka")
     if events is not None and not traces:
         raise InputError("--events", "", events.value, "only with --traces")
+    kind = "decisions" if not traces else "partition" if events is None else events.value
+    recorder.require_recordable(kafka, kind)
     tools = recorder.jdk(os.environ)
     paths = fetched_jars(kafka) if jars is None else jars_in(jars, kafka)
-    kind = "decisions" if not traces else "partition" if events is None else events.value
     try:
         content = recorder.recorded(kafka, kind, seed, rows, paths, tools)
     except recorder.RecorderError as error:

@@ -8,7 +8,8 @@ have an election timeout of 1,000 ms and a fetch timeout of 2,000 ms, so that wh
 
 After every event the answer is compared (error, epoch, leader, vote; end of the records, diverging epoch, snapshot and
 high watermark of a fetch, which knows no high watermark, so that no leader delays it), the node's role, epoch, leader,
-vote, high watermark, log end and voters, and that isray requests every vote that Kafka requests. Not compared:
+vote, high watermark, log end and voters, and that isray has requested every vote that Kafka
+requests, which may wait for the response to an earlier request. Not compared:
 
 - a high watermark that Kafka does not know (-1): isray has that of its snapshot, and keeps one that it knew
 - the vote of a leader, which Kafka forgets, and with static voters the disk of the candidate: their names have none
@@ -79,8 +80,8 @@ UNLIMITED = -1
 UNKNOWN = -1
 """A high watermark that Kafka does not know yet."""
 
-CHANGE_MS = {"add_voter": 1_000, "remove_voter": 2_000}
-"""Kafka's timeouts: that of the request, and the quorum's request timeout."""
+CHANGE_MS = 2_000
+"""How long Kafka waits for a change of the voters to commit: its quorum's request timeout, not that of the request."""
 
 
 def differences(row: QuorumRow, kafka_rules: frozenset[str] = frozenset()) -> tuple[Difference, ...]:
@@ -120,6 +121,8 @@ class _Node:
         self._asked = 0
         self._answers: dict[int, Response] = {}
         self._change: int | None = None
+        self._round: set[str] = set()
+        """The requests for votes of the latest election; `_votes`: of all since the last event."""
         self._votes: set[str] = set()
         self.completed: Response | None = None
         keys = [_replica(node, 1) for node in initial.voters]
@@ -153,7 +156,7 @@ class _Node:
 
     def apply(self, event: Event) -> Response | None:
         self._answers.clear()
-        self._votes.clear()
+        self._votes = set(self._round)
         self._asked, self.completed = 0, None
         match event:
             case Advance():
@@ -187,7 +190,14 @@ class _Node:
 
     def _settle(self) -> None:
         self._replica.settle(self._now_ms)
-        for effect in self._out.drain():
+        effects = self._out.drain()
+        requested = [
+            (it.to, it.message) for it in effects if isinstance(it, Send) and isinstance(it.message, VoteRequest)
+        ]
+        if requested:
+            self._round = {f"{'pre_vote' if request.pre_vote else 'vote'}/{to}" for to, request in requested}
+            self._votes |= self._round
+        for effect in effects:
             match effect:
                 case SetTimer():
                     self._timers[effect.name] = effect.at_ms
@@ -195,8 +205,6 @@ class _Node:
                     self._timers.pop(effect.name, None)
                 case Send(to=to, message=Request() as request):
                     self._open.append((to, request))
-                    if isinstance(request, VoteRequest):
-                        self._votes.add(f"{'pre_vote' if request.pre_vote else 'vote'}/{to}")
                 case Send(message=Response() as response):
                     self._answers[response.correlation_id] = response
 
@@ -379,6 +387,4 @@ def _request(event: Vote | BeginEpoch | EndEpoch | Fetch | ChangeVoter, number: 
         case ChangeVoter():
             voter = _replica(*event.voter)
             kind = AddVoterRequest if event.type == "add_voter" else RemoveVoterRequest
-            return NODE, kind(
-                correlation_id=number, voter_id=voter.id, voter_uuid=voter.uuid, timeout_ms=CHANGE_MS[event.type]
-            )
+            return NODE, kind(correlation_id=number, voter_id=voter.id, voter_uuid=voter.uuid, timeout_ms=CHANGE_MS)

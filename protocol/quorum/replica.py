@@ -321,7 +321,9 @@ class QuorumReplica:
             if context.leader not in (NO_LEADER, leader):
                 raise ProtocolInvariantError(f"epoch {epoch} has two leaders, {context.leader} and {leader}")
             again = from_leader and context.role is not FOLLOWER
-            if (again and not self._decides(rules.LEADER_IGNORED_IN_PRE_VOTE)) or context.leader == NO_LEADER:
+            if self._decides(rules.LEADER_IGNORED_IN_PRE_VOTE):
+                again = context.role is Role.UNATTACHED
+            if again or context.leader == NO_LEADER:
                 self._become_follower(now_ms, epoch, leader)
 
     def _become_prospective(self, now_ms: TimeMs) -> None:

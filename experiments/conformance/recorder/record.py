@@ -25,6 +25,8 @@ SOURCES = Path(__file__).with_name("java")
 PROGRAM = "org.apache.kafka.controller.Recorder"
 RAFT = "raft"
 RAFT_PROGRAM = "org.apache.kafka.raft.RaftRecorder"
+RAFT_SINCE = "4.1.0"
+"""The first release whose client the recorder compiles against."""
 KINDS: Mapping[str, str] = {
     "decisions": "changes of single partitions",
     "partition": "event sequences of one partition",
@@ -76,6 +78,12 @@ def line_of(release: str) -> str:
 
 def _numbers(release: str) -> list[int]:
     return [int(number) for number in release.split(".")]
+
+
+def require_recordable(release: str, kind: str) -> None:
+    """InputError for an exact release of which this kind cannot be recorded."""
+    if kind == RAFT and _numbers(release) < _numbers(RAFT_SINCE):
+        raise InputError("--kafka", "", release, f"{RAFT_SINCE} or newer with --events {RAFT}")
 
 
 def recorded(release: str, kind: str, seed: int, rows: int, jars: Sequence[Path], tools: Path) -> bytes:

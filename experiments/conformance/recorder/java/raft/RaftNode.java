@@ -385,7 +385,7 @@ final class RaftNode {
                 case "endOffset": return new LogOffsetMetadata(end());
                 case "highWatermark": return new LogOffsetMetadata(highWatermark);
                 case "startOffset": return start;
-                case "initializeLeaderEpoch": epochs.put((Integer) args[0], end()); return null;
+                case "initializeLeaderEpoch": epochs.putIfAbsent((Integer) args[0], end()); return null;
                 case "truncateTo": truncate((Long) args[0]); return null;
                 case "truncateToLatestSnapshot", "deleteBeforeSnapshot", "maybeClean": return false;
                 case "updateHighWatermark": highWatermark = ((LogOffsetMetadata) args[0]).offset(); return null;
