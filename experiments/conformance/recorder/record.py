@@ -24,6 +24,7 @@ from experiments.support.errors import InputError
 SOURCES = Path(__file__).with_name("java")
 PROGRAM = "org.apache.kafka.controller.Recorder"
 RAFT = "raft"
+"""The kind of a row of events of one KafkaRaftClient, a replica of the metadata log; all other kinds are in `KINDS`."""
 RAFT_PROGRAM = "org.apache.kafka.raft.RaftRecorder"
 RAFT_SINCE = "4.1.0"
 """The first release whose client the recorder compiles against."""
@@ -32,9 +33,8 @@ KINDS: Mapping[str, str] = {
     "partition": "event sequences of one partition",
     "reassignments": "event sequences of one partition with many reassignments",
     "cluster": "event sequences of several topics: configs, feature levels, deletion, brokers that are unregistered",
-    RAFT: "events of one KafkaRaftClient, a replica of the metadata log",
 }
-"""What a row may be."""
+"""What a row of the controller's may be."""
 MINIMUM_JDK = 17
 JDK = f"a JDK {MINIMUM_JDK} or newer; install it with: sudo apt-get install openjdk-{MINIMUM_JDK}-jdk-headless"
 PROBE_TIMEOUT_S = 60
