@@ -18,14 +18,14 @@ import typer
 from experiments.cli.output import Json, fail, fail_if, flag, option
 from experiments.cli.parse import release_named
 from experiments.conformance.decisions import DepartedRow, FileResult, replay_file
-from experiments.conformance.departures import DEPARTURES, Departure, departure_named
+from experiments.conformance.departures import ALL_DEPARTURES, Departure, departure_named
 from experiments.conformance.recorder import record as recorder
 from experiments.conformance.recorder.jars import exact_release, fetched_jars, jars_in
 from experiments.conformance.shapes import Difference
 from experiments.support.errors import InputError
 
 SHOWN_ROWS = 5
-Events = Enum("Events", {kind: kind for kind in recorder.KINDS if kind != "decisions"})  # type: ignore[misc]
+Events = Enum("Events", {kind: kind for kind in (*recorder.KINDS, recorder.RAFT) if kind != "decisions"})  # type: ignore[misc]
 
 
 def conformance(
@@ -44,7 +44,7 @@ def conformance(
     results = [replay_file(path, release) for path in files]
     passed, failed = sum(result.passed for result in results), sum(result.failed for result in results)
     found = [(result.file, row) for result in results for row in result.departed]
-    departed = {it: rows for it in DEPARTURES if (rows := [row for row in found if it in row[1].departures])}
+    departed = {it: rows for it in ALL_DEPARTURES if (rows := [row for row in found if it in row[1].departures])}
     if shown is not None and shown not in departed:
         allowed = f"one of {', '.join(it.name for it in departed) or 'none: no row departs'}"
         raise InputError("--departures", "", f"{shown.name}, which no row shows", allowed)
@@ -83,9 +83,10 @@ def record(
     exact_release(kafka, "--kafka")
     if events is not None and not traces:
         raise InputError("--events", "", events.value, "only with --traces")
+    kind = "decisions" if not traces else "partition" if events is None else events.value
+    recorder.require_recordable(kafka, kind)
     tools = recorder.jdk(os.environ)
     paths = fetched_jars(kafka) if jars is None else jars_in(jars, kafka)
-    kind = "decisions" if not traces else "partition" if events is None else events.value
     try:
         content = recorder.recorded(kafka, kind, seed, rows, paths, tools)
     except recorder.RecorderError as error:

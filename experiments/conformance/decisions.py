@@ -1,10 +1,11 @@
 """Conformance: replays recorded decisions of Apache Kafka's controller code and compares the protocol core's.
 
-A vector is a JSON line of one of three kinds. A controller trace has `steps`, of one partition (`traces.py`) or of
-several topics (`cluster_traces.py`, where a step has `partitions`). A partition change has the state of a partition, a
-request, and the recorded answer: `protocol.controller.partition_change` answers the request,
-and every field of the record, of the state after it, and the error are compared. Order within ELR and last known ELR
-carries no meaning and is not compared; order within replicas and ISR is.
+A vector is a JSON line of one of four kinds. A controller trace has `steps`, of one partition (`traces.py`) or of
+several topics (`cluster_traces.py`, where a step has `partitions`). A quorum trace has `quorum`, one replica of the
+metadata log (`quorum.py`). A partition change has the state of a partition, a request, and the recorded answer:
+`protocol.controller.partition_change` answers the request, and every field of the record, of the state after it, and
+the error are compared. Order within ELR and last known ELR carries no meaning and is not compared; order within
+replicas and ISR is.
 
 The two switches of a partition change choose the generation: without `elr_enabled` it is `kip-497`, with
 `use_last_known_leader` `kip-966-elr`, else `kip-966`. Rows have no separate field for the last known leader, so it is
@@ -33,10 +34,11 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from experiments.conformance import cluster_traces
+from experiments.conformance import cluster_traces, quorum
 from experiments.conformance import traces as conformance_traces
 from experiments.conformance.cluster_traces import ClusterTraceRow
-from experiments.conformance.departures import Departure, explanation
+from experiments.conformance.departures import Departure, explanation, quorum_explanation
+from experiments.conformance.quorum_rows import QuorumRow
 from experiments.conformance.shapes import (
     Brokers,
     BrokersOrNone,
@@ -57,6 +59,7 @@ from protocol.kafka_release import KafkaRelease, kafka_release
 from protocol.messages.records import PartitionChangeRecord
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState, replay_change
 
+_QUORUM = re.compile(rb'\s*\{\s*"quorum"')
 _STEPS = re.compile(rb'"steps"\s*:')
 _ONE_PARTITION = re.compile(rb'"effective_min_insync_replicas"\s*:')
 _RELEASE = re.compile(rb'\s*\{\s*"kafka_release"')
@@ -108,11 +111,12 @@ class PartitionChangeRow(StrictModel):
     error: str | None
 
 
-Row = PartitionChangeRow | ControllerTraceRow | ClusterTraceRow
+Row = PartitionChangeRow | ControllerTraceRow | ClusterTraceRow | QuorumRow
 _KINDS = {
     PartitionChangeRow: "partition change",
     ControllerTraceRow: "controller trace",
     ClusterTraceRow: "cluster trace",
+    QuorumRow: "quorum trace",
 }
 
 
@@ -179,7 +183,8 @@ def _replayed(path: Path, rows: Sequence[Row], release: KafkaRelease, is_stated:
         unlike = _row_differences(row, release)
         if not unlike:
             continue
-        departures = explanation(partial(_row_differences, row, release))
+        explain = quorum_explanation if isinstance(row, QuorumRow) else explanation
+        departures = explain(partial(_row_differences, row, release))
         if departures:
             departed.append(DepartedRow(number, unlike, departures))
         else:
@@ -191,6 +196,8 @@ def _replayed(path: Path, rows: Sequence[Row], release: KafkaRelease, is_stated:
 def _row_differences(
     row: Row, kafka_release: KafkaRelease, kafka_rules: frozenset[str] = frozenset()
 ) -> tuple[Difference, ...]:
+    if isinstance(row, QuorumRow):
+        return quorum.differences(row, kafka_rules)
     if isinstance(row, ControllerTraceRow):
         return conformance_traces.differences(row, kafka_release, kafka_rules)
     if isinstance(row, ClusterTraceRow):
@@ -237,6 +244,8 @@ def _lines(path: Path) -> list[bytes]:
 def _parse(path: Path, number: int, line: bytes) -> Row:
     """A row of any kind; a row of no kind is validated as a partition change."""
     try:
+        if _QUORUM.match(line):
+            return validated_json(QuorumRow, line, str(path))
         if _STEPS.search(line):
             if _ONE_PARTITION.search(line):
                 return validated_json(ControllerTraceRow, line, str(path))

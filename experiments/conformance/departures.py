@@ -20,6 +20,7 @@ from itertools import combinations
 from experiments.conformance.shapes import Difference
 from experiments.support.errors import InputError
 from protocol.kafka_rules import KAFKA_RULES, KafkaRule
+from protocol.quorum.kafka_rules import QUORUM_RULES
 
 _STEP = re.compile(r"steps\[(\d+)\]")
 
@@ -122,10 +123,31 @@ DEPARTURES: tuple[Departure, ...] = (
     ),
 )
 
+QUORUM_DEPARTURES: tuple[Departure, ...] = tuple(
+    Departure(rule=QUORUM_RULES[name], reason=reason)
+    for name, reason in {
+        "candidacy-resumed": "isray starts unattached, and asks in a new epoch: a lost election is not repeated.",
+        "leader-without-endpoint": "isray follows it: a leader that is removed leads until that is committed (D18).",
+        "resigned-enters-next-epoch": "isray asks for pre-votes in its epoch first: they change no state (KIP-996).",
+        "pre-vote-given-up": "isray asks again, after the backoff where it lost: no second wait is needed.",
+        "leader-ignored-in-pre-vote": "isray follows a leader that it hears again: no election is needed any more.",
+        "election-timeout-kept": "isray draws a new timeout in a new epoch, so that its candidate has the time to win.",
+        "observer-keeps-leader": "isray becomes unattached, and looks for a leader among all servers (D2).",
+        "epoch-before-voter-key": "isray takes nothing from a request that is for another disk (D24).",
+        "uncommitted-removal-obeyed": "isray's voter may be elected until that is committed: it may alone have it.",
+        "blocked-change-refused": "isray lets the change wait until its timeout (D11, D12, D15, D16).",
+        "caught-up-once": "isray waits until it has all records (D12): a new voter that lags stops the high watermark.",
+        "last-voter-not-found": "isray answers INVALID_REQUEST (D20): the voter was found, and must stay.",
+        "truncated-voters-missed": "isray reads every change in its log (D8, D9): else old voters elect.",
+    }.items()
+)
+"""Where a replica of the metadata log departs from KafkaRaftClient."""
+ALL_DEPARTURES = (*DEPARTURES, *QUORUM_DEPARTURES)
+
 
 def departure_named(name: str, option: str) -> Departure:
     """The departure of that name. InputError for an unknown one."""
-    found = {departure.name: departure for departure in DEPARTURES}
+    found = {departure.name: departure for departure in ALL_DEPARTURES}
     if name not in found:
         raise InputError(option, "", repr(name), f"one of {', '.join(found)}")
     return found[name]
@@ -159,6 +181,19 @@ def explanation(differences: Callable[[frozenset[str]], Sequence[Difference]]) -
                 break
         frontier = further
     return ()
+
+
+def quorum_explanation(differences: Callable[[frozenset[str]], Sequence[Difference]]) -> tuple[Departure, ...]:
+    """A set of departures of the quorum under which `differences` of a row is empty, and no smaller one within it is;
+    empty if there is none."""
+    chosen = QUORUM_DEPARTURES
+    if differences(frozenset(it.name for it in chosen)):
+        return ()
+    for left_out in QUORUM_DEPARTURES:
+        fewer = tuple(it for it in chosen if it is not left_out)
+        if not differences(frozenset(it.name for it in fewer)):
+            chosen = fewer
+    return chosen
 
 
 def _first_step(differences: Sequence[Difference]) -> int:

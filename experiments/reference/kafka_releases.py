@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from experiments.conformance.departures import DEPARTURES
+from experiments.conformance.departures import ALL_DEPARTURES
 from experiments.conformance.recorder.record import KINDS
 from experiments.reference.markdown import code, sections, table
 from experiments.reference.release_figures import FIGURES, ROWS, STUDY
@@ -27,7 +27,7 @@ def rendered() -> str:
     )
     departed = (
         (code(it.name), it.rule.kafka, it.rule.source, it.reason, code(it.scenario) if it.scenario else "")
-        for it in DEPARTURES
+        for it in ALL_DEPARTURES
     )
     return sections(
         "# Kafka's releases",

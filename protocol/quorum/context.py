@@ -22,6 +22,7 @@ from protocol.ids import METADATA_LOG, NO_LEADER, Epoch, NodeId, Offset, TimeMs
 from protocol.messages.quorum import QuorumRequest, QuorumResponse
 from protocol.quorum import state_file
 from protocol.quorum.election import Role, VotingState
+from protocol.quorum.kafka_rules import UNCOMMITTED_REMOVAL_OBEYED
 from protocol.quorum.log import QuorumLog
 from protocol.quorum.state_file import QuorumState, disk_uuid
 from protocol.quorum.voters import NO_UUID, ReplicaKey, VoterSet, matches_voter
@@ -52,6 +53,8 @@ class QuorumConfig:
     backoff_ms: int = 1_000
     renewal_ms: int = 500
     retention_bytes: int = 0
+    kafka_rules: frozenset[str] = frozenset()
+    """The rules of Kafka's in force (`kafka_rules.py`)."""
 
     @staticmethod
     def of(config: ClusterConfig, controllers: Sequence[NodeId], cluster_id: str) -> QuorumConfig:
@@ -66,6 +69,10 @@ class QuorumConfig:
             renewal_ms=max(1, min(RENEWAL_MS, config.int_value(CONTROLLER_QUORUM_FETCH_TIMEOUT_MS) // 4)),
             retention_bytes=config.int_value(METADATA_RETENTION_BYTES),
         )
+
+    def decides(self, rule: str) -> bool:
+        """Whether this rule of Kafka's decides, rather than isray's own."""
+        return rule in self.kafka_rules
 
     @property
     def is_static(self) -> bool:
@@ -104,7 +111,7 @@ class QuorumContext:
             if found not in ("", own):
                 raise ForeignDirectoryError(f"{state_file.FILE}: clusterId: found {found!r}; allowed: {own!r}")
         static = VoterSet.of(ReplicaKey(voter, NO_UUID) for voter in self.config.voters)
-        self.log = QuorumLog(self._storage, METADATA_LOG, static, self.config.retention_bytes)
+        self.log = QuorumLog(self._storage, METADATA_LOG, static, self.config.retention_bytes, self.config.kafka_rules)
         if self.can_vote and not self.state.uuid:
             self.save(uuid=disk_uuid(self.rng))
         if self.log.last_epoch > self.epoch:
@@ -152,6 +159,8 @@ class QuorumContext:
     @property
     def can_be_candidate(self) -> bool:
         """Whether it may start elections: a voter, or one until a change that it does not know to be committed."""
+        if self.config.decides(UNCOMMITTED_REMOVAL_OBEYED):
+            return self.is_voter
         history = self.log.voters
         is_uncommitted = history.last_change >= self.high_watermark
         return self.is_voter or (is_uncommitted and self.membership(history.before(history.last_change)) is not None)

@@ -92,3 +92,10 @@ class Election:
     @property
     def is_lost(self) -> bool:
         return len(self.voters) - len(self.rejected) < self.voters.majority
+
+
+def is_electing(role: Role, election: Election | None) -> bool:
+    """Whether a replica waits for the end of an election, its own or another's: its election timeout runs."""
+    if role is Role.PROSPECTIVE:
+        return election is not None and not election.is_lost
+    return role in (Role.UNATTACHED, Role.CANDIDATE, Role.RESIGNED)

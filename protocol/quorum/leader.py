@@ -23,10 +23,12 @@ from protocol.messages.quorum import (
     LeaderChangeRecord,
     QuorumFetchRequest,
     QuorumFetchResponse,
+    RemoveVoterRequest,
     Voter,
 )
 from protocol.messages.records import MetadataRecord
 from protocol.quorum.context import FETCH_TIMER, QuorumContext
+from protocol.quorum.kafka_rules import BLOCKED_CHANGE_REFUSED, LAST_VOTER_NOT_FOUND
 from protocol.quorum.leader_state import LeaderState
 from protocol.quorum.log import Snapshot
 from protocol.quorum.membership import Change, VoterRequest, blocking_reason, not_leader, rejection, response_to
@@ -184,7 +186,13 @@ class QuorumLeader:
             where = {"snapshot_epoch": mismatch.epoch, "snapshot_end_offset": mismatch.end_offset}
             context.respond(sender, request, ErrorCode.NONE, high_watermark=context.high_watermark, **where)
         elif mismatch is not None:
-            context.respond(sender, request, diverging_epoch=mismatch.epoch, diverging_end_offset=mismatch.end_offset)
+            context.respond(
+                sender,
+                request,
+                high_watermark=context.high_watermark,
+                diverging_epoch=mismatch.epoch,
+                diverging_end_offset=mismatch.end_offset,
+            )
         else:
             self._delay_fetch(now_ms, sender, request)
 
@@ -248,19 +256,33 @@ class QuorumLeader:
     def change_voters(self, now_ms: TimeMs, sender: NodeId, request: VoterRequest) -> None:
         """Rejects an AddVoter or RemoveVoter request or queues it (`membership.py`)."""
         error, message = self._rejection(request)
+        change = Change(sender, request, now_ms + request.timeout_ms)
+        if self._context.config.decides(BLOCKED_CHANGE_REFUSED):
+            reason = "another change waits" if self.changes else self._blocking_reason(change)
+            if reason and (error is ErrorCode.NONE or not reason.startswith(str(change.voter))):
+                error, message = ErrorCode.REQUEST_TIMED_OUT, reason
         if error is not ErrorCode.NONE:
             self._context.out.send(sender, response_to(request, error, message))
             return
-        self.changes.append(Change(sender, request, now_ms + request.timeout_ms))
+        self.changes.append(change)
         self._reset_change_timer()
 
     def _rejection(self, request: VoterRequest) -> tuple[ErrorCode, str]:
-        return rejection(request, self._context.voters, static=self._context.config.is_static)
+        context = self._context
+        error, message = rejection(request, context.voters, static=context.config.is_static)
+        if error is ErrorCode.INVALID_REQUEST and isinstance(request, RemoveVoterRequest):
+            error = ErrorCode.VOTER_NOT_FOUND if context.config.decides(LAST_VOTER_NOT_FOUND) else error
+        return error, message
 
     def _blocking_reason(self, change: Change) -> str:
         context = self._context
         return blocking_reason(
-            change, context.log.voters, self.leader_state, context.high_watermark, context.log.end_offset
+            change,
+            context.log.voters,
+            self.leader_state,
+            context.high_watermark,
+            context.log.end_offset,
+            context.config.kafka_rules,
         )
 
     def _append_change(self, now_ms: TimeMs, change: Change) -> None:

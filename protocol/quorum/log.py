@@ -22,6 +22,7 @@ from protocol.messages.metadata_batch import pack_records, unpack_records
 from protocol.messages.quorum import AddVoterRecord, ControlRecord, LeaderChangeRecord, RemoveVoterRecord
 from protocol.messages.records import MetadataRecord
 from protocol.quorum.election import LogEnd
+from protocol.quorum.kafka_rules import TRUNCATED_VOTERS_MISSED
 from protocol.quorum.voters import VoterHistory, VoterSet
 from protocol.values import immutable
 
@@ -80,9 +81,18 @@ class QuorumLog:
     others. With `retention_bytes` below 0 snapshots delete no records. Raises CorruptLogError.
     """
 
-    def __init__(self, storage: Storage, name: str, voters: VoterSet, retention_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        name: str,
+        voters: VoterSet,
+        retention_bytes: int = 0,
+        kafka_rules: frozenset[str] = frozenset(),
+    ) -> None:
         self._storage = storage
         self._retention_bytes = retention_bytes
+        self._kafka_rules = kafka_rules
+        self._voters_from: Offset = 0
         raw = storage.read_file(SNAPSHOT_FILE)
         self.raw_snapshot = raw or b""
         """The encoded snapshot, empty if there is none."""
@@ -156,7 +166,8 @@ class QuorumLog:
         self.bytes_since_snapshot += len(batch.payload)
         self._size_bytes += BATCH_OVERHEAD_BYTES + len(batch.payload)
         for offset, record in _control_records(batch, records):
-            self.voters.append(offset, record)
+            if offset >= self._voters_from:
+                self.voters.append(offset, record)
 
     def flush(self) -> None:
         if self._log.flushed_offset < self.end_offset:
@@ -166,6 +177,8 @@ class QuorumLog:
         """Removes the records from `end_offset` on, durably. Raises ProtocolInvariantError below the snapshot's end."""
         if self.snapshot is not None and end_offset < self.snapshot.end_offset:
             raise ProtocolInvariantError(f"truncation to {end_offset}, below the snapshot's {self.snapshot.end_offset}")
+        if TRUNCATED_VOTERS_MISSED in self._kafka_rules:
+            self._voters_from = max(self._voters_from, self.end_offset)
         self._log.truncate(end_offset)
         self.end_offset = self._log.end_offset
         self._epochs.truncate(end_offset)

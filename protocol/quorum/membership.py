@@ -32,6 +32,7 @@ from protocol.messages.quorum import (
     RemoveVoterRequest,
     RemoveVoterResponse,
 )
+from protocol.quorum.kafka_rules import CAUGHT_UP_ONCE
 from protocol.quorum.leader_state import LeaderState
 from protocol.quorum.voters import ReplicaKey, VoterHistory, VoterSet, matches_voter
 
@@ -132,7 +133,12 @@ def _endpoint_error(endpoints: Sequence[Endpoint]) -> str:
 
 
 def blocking_reason(
-    change: Change, history: VoterHistory, leader_state: LeaderState, high_watermark: Offset, end: Offset
+    change: Change,
+    history: VoterHistory,
+    leader_state: LeaderState,
+    high_watermark: Offset,
+    end: Offset,
+    kafka_rules: frozenset[str] = frozenset(),
 ) -> str:
     """Why a waiting change cannot be appended yet (empty: it can be). `end` is the leader's log end offset."""
     if high_watermark <= leader_state.start_offset:
@@ -145,7 +151,8 @@ def blocking_reason(
     progress = leader_state.progress.get(change.voter)
     if isinstance(change.request, RemoveVoterRequest) or change.voter == leader_state.local:
         return ""
-    if progress is not None and progress.end_offset >= end:
+    caught_up_once = CAUGHT_UP_ONCE in kafka_rules and progress is not None and progress.caught_up_ms >= 0
+    if caught_up_once or (progress is not None and progress.end_offset >= end):
         return ""
     has = "does not fetch" if progress is None else f"has {progress.end_offset} of {end} records"
     return f"{change.voter} {has}"

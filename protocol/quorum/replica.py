@@ -53,8 +53,9 @@ from protocol.messages.quorum import (
     VoteResponse,
 )
 from protocol.messages.records import MetadataRecord
+from protocol.quorum import kafka_rules as rules
 from protocol.quorum.context import ELECTION_TIMER, FETCH_TIMER, QuorumConfig, QuorumContext
-from protocol.quorum.election import FOLLOWER, Election, Role, can_grant_vote
+from protocol.quorum.election import FOLLOWER, Election, Role, can_grant_vote, is_electing
 from protocol.quorum.follower import QuorumFollower
 from protocol.quorum.leader import BEGIN_TIMER, CHANGE_TIMER, VOTER_TIMER_PREFIX, QuorumLeader
 from protocol.quorum.leader_state import LeaderState
@@ -80,7 +81,7 @@ class QuorumReplica:
         *,
         can_vote: bool = True,
     ) -> None:
-        self.config = config
+        self.config, self._decides = config, config.decides
         self._out = out
         self._context = QuorumContext(node_id, config, storage, rng, out, can_vote)
         self._follower = QuorumFollower(self._context)
@@ -121,6 +122,11 @@ class QuorumReplica:
     def leader(self) -> NodeId:
         """The known leader of this epoch, -1 if none is known."""
         return self._context.leader
+
+    @property
+    def voted(self) -> ReplicaKey | None:
+        """The candidate that it voted for in this epoch."""
+        return self._context.state.voted
 
     @property
     def is_leader(self) -> bool:
@@ -193,15 +199,21 @@ class QuorumReplica:
         context = self._context
         context.load()
         self.log = context.log
-        if context.is_only_voter:
+        was_candidate = context.state.voted == context.key and context.leader != context.node_id
+        if was_candidate and self._decides(rules.CANDIDACY_RESUMED):
+            context.save(leader=NO_LEADER)
+            self._request_election(now_ms)
+        elif context.is_only_voter:
             self._become_candidate(now_ms)
         elif context.leader == context.node_id:
             self._transition_to(Role.RESIGNED)
             context.reset_election_timer(now_ms)
-        elif context.leader != NO_LEADER:
-            self._become_follower(now_ms, context.epoch, context.leader)
-        else:
+        elif context.leader == NO_LEADER or (
+            self.voters.key_of(self.leader) is None and self._decides(rules.LEADER_WITHOUT_ENDPOINT)
+        ):
             self._become_unattached(now_ms, context.epoch)
+        else:
+            self._become_follower(now_ms, context.epoch, context.leader)
 
     @property
     def message_types(self) -> Collection[type[Message]]:
@@ -221,8 +233,15 @@ class QuorumReplica:
     def fire(self, now_ms: TimeMs, name: str) -> bool:
         """Handles a timer if it is one of the quorum's; returns whether it is."""
         if name == ELECTION_TIMER:  # no response from the leader for the fetch timeout, or an election without a winner
+            if self.role is Role.RESIGNED and self._decides(rules.RESIGNED_ENTERS_NEXT_EPOCH):
+                self._context.save(epoch=self.epoch + 1, leader=NO_LEADER, voted=None)
             if not self._context.can_be_candidate:
-                self._become_unattached(now_ms, self.epoch)
+                if self.role is FOLLOWER and self._decides(rules.OBSERVER_KEEPS_LEADER):
+                    self._follower.reset_fetch_timeout(now_ms)
+                else:
+                    self._become_unattached(now_ms, self.epoch)
+            elif self.role is Role.PROSPECTIVE and self._has_leader and self._decides(rules.PRE_VOTE_GIVEN_UP):
+                self._become_follower(now_ms, self.epoch, self.leader)
             elif self._context.is_only_voter:
                 self._become_candidate(now_ms)
             else:
@@ -267,11 +286,18 @@ class QuorumReplica:
         self._out.trace(QuorumRoleChanged(role.value, context.epoch, context.leader))
 
     def _become_unattached(self, now_ms: TimeMs, epoch: Epoch) -> None:
-        if epoch > self.epoch:
+        keeps_timer = self._decides(rules.ELECTION_TIMEOUT_KEPT) and is_electing(self.role, self._election)
+        is_later = epoch > self.epoch
+        if is_later:
             self._context.save(epoch=epoch, leader=NO_LEADER, voted=None)
         self._transition_to(Role.UNATTACHED)
-        self._context.reset_election_timer(now_ms)
+        if not keeps_timer or not is_later:
+            self._context.reset_election_timer(now_ms)
         self._follower.send_fetch(now_ms)
+
+    @property
+    def _has_leader(self) -> bool:
+        return self.leader not in (NO_LEADER, self.key.id)
 
     def _become_follower(self, now_ms: TimeMs, epoch: Epoch, leader: NodeId) -> None:
         if epoch > self.epoch:
@@ -299,7 +325,9 @@ class QuorumReplica:
         elif epoch == context.epoch and leader != NO_LEADER:
             if context.leader not in (NO_LEADER, leader):
                 raise ProtocolInvariantError(f"epoch {epoch} has two leaders, {context.leader} and {leader}")
-            again = from_leader and context.role is not Role.FOLLOWER
+            again = from_leader and context.role is not FOLLOWER
+            if self._decides(rules.LEADER_IGNORED_IN_PRE_VOTE):
+                again = context.role is Role.UNATTACHED
             if again or context.leader == NO_LEADER:
                 self._become_follower(now_ms, epoch, leader)
 
@@ -313,6 +341,9 @@ class QuorumReplica:
 
     def _become_candidate(self, now_ms: TimeMs) -> None:
         self._context.save(epoch=self.epoch + 1, leader=NO_LEADER, voted=self.key)
+        self._request_election(now_ms)
+
+    def _request_election(self, now_ms: TimeMs) -> None:
         self._transition_to(Role.CANDIDATE)
         self._context.reset_election_timer(now_ms)
         self._out.cancel_timer(FETCH_TIMER)
@@ -359,13 +390,17 @@ class QuorumReplica:
 
     def _handle_vote_request(self, now_ms: TimeMs, sender: NodeId, request: VoteRequest) -> None:
         context = self._context
-        if not matches_voter(ReplicaKey(request.voter_id, request.voter_uuid), self.key):
+        key_matches = matches_voter(ReplicaKey(request.voter_id, request.voter_uuid), self.key)
+        if not key_matches and not self._decides(rules.EPOCH_BEFORE_VOTER_KEY):
             context.respond(sender, request, ErrorCode.INVALID_VOTER_KEY)
             return
         if request.candidate_epoch < self.epoch:
             context.respond(sender, request, ErrorCode.FENCED_LEADER_EPOCH)
             return
         self._observe_epoch(now_ms, request.candidate_epoch, NO_LEADER)
+        if not key_matches:
+            context.respond(sender, request, ErrorCode.INVALID_VOTER_KEY)
+            return
         candidate, pre_vote = ReplicaKey(request.candidate_id, request.candidate_uuid), request.pre_vote
         log_end = (request.last_offset_epoch, request.last_offset)
         granted = context.can_vote and can_grant_vote(context.voting_state, candidate, log_end, pre_vote=pre_vote)
@@ -387,8 +422,10 @@ class QuorumReplica:
             self._become_candidate(now_ms)
         elif election.is_won:
             self._become_leader(now_ms)
-        elif election.is_lost and self.role is Role.PROSPECTIVE and self.leader not in (NO_LEADER, self.key.id):
+        elif election.is_lost and self.role is Role.PROSPECTIVE and self._has_leader:
             self._become_follower(now_ms, self.epoch, self.leader)
+        elif election.is_lost and self.role is Role.PROSPECTIVE and self._decides(rules.PRE_VOTE_GIVEN_UP):
+            self._become_unattached(now_ms, self.epoch)
         elif election.is_lost:
             self._election = None
             self._out.set_timer(ELECTION_TIMER, now_ms + self._context.backoff_ms())
@@ -396,13 +433,14 @@ class QuorumReplica:
     # -- BeginQuorumEpoch and EndQuorumEpoch ---------------------------------------------------------------------------
 
     def _handle_begin_epoch(self, now_ms: TimeMs, sender: NodeId, request: BeginQuorumEpochRequest) -> None:
-        if not matches_voter(ReplicaKey(request.voter_id, request.voter_uuid), self.key):
+        key_matches = matches_voter(ReplicaKey(request.voter_id, request.voter_uuid), self.key)
+        if not key_matches and not self._decides(rules.EPOCH_BEFORE_VOTER_KEY):
             self._context.respond(sender, request, ErrorCode.INVALID_VOTER_KEY)
         elif request.leader_epoch < self.epoch:
             self._context.respond(sender, request, ErrorCode.FENCED_LEADER_EPOCH)
         else:
             self._observe_epoch(now_ms, request.leader_epoch, request.leader_id, from_leader=True)
-            self._context.respond(sender, request)
+            self._context.respond(sender, request, ErrorCode.NONE if key_matches else ErrorCode.INVALID_VOTER_KEY)
 
     def _handle_epoch_response(self, now_ms: TimeMs, sender: NodeId, response: QuorumResponse) -> None:
         self._observe_epoch(now_ms, response.leader_epoch, response.leader_id)
@@ -428,11 +466,11 @@ class QuorumReplica:
 
     def _handle_fetch(self, now_ms: TimeMs, sender: NodeId, request: QuorumFetchRequest | FetchSnapshotRequest) -> None:
         asked, own = request.current_leader_epoch, self._context.epoch
-        if self._leader is None:
-            self._context.respond(sender, request, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        elif asked != own:
+        if asked != own:
             error = ErrorCode.FENCED_LEADER_EPOCH if asked < own else ErrorCode.UNKNOWN_LEADER_EPOCH
             self._context.respond(sender, request, error)
+        elif self._leader is None:
+            self._context.respond(sender, request, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         elif isinstance(request, QuorumFetchRequest):
             self._leader.fetch(now_ms, sender, request)
         else:

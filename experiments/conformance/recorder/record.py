@@ -1,7 +1,8 @@
 """Recording: the recorder's Java is compiled against a release's jars, and prints rows for a seed.
 
 Releases whose methods have the same signatures are a line, named by its first release: `java/LINE/Line.java` holds what
-differs between the lines, the files in `java/` everything else. A release belongs to the newest line that is not newer
+differs between the lines, the files in `java/` everything else. `java/raft` records KafkaRaftClient; it finds what
+differs between releases by reflection. A release belongs to the newest line that is not newer
 than it. The rows follow from kind, seed and number alone: the same for every run and machine.
 """
 
@@ -22,13 +23,18 @@ from experiments.support.errors import InputError
 
 SOURCES = Path(__file__).with_name("java")
 PROGRAM = "org.apache.kafka.controller.Recorder"
+RAFT = "raft"
+"""The kind of a row of events of one KafkaRaftClient, a replica of the metadata log; all other kinds are in `KINDS`."""
+RAFT_PROGRAM = "org.apache.kafka.raft.RaftRecorder"
+RAFT_SINCE = "4.1.0"
+"""The first release whose client the recorder compiles against."""
 KINDS: Mapping[str, str] = {
     "decisions": "changes of single partitions",
     "partition": "event sequences of one partition",
     "reassignments": "event sequences of one partition with many reassignments",
     "cluster": "event sequences of several topics: configs, feature levels, deletion, brokers that are unregistered",
 }
-"""What a row may be."""
+"""What a row of the controller's may be."""
 MINIMUM_JDK = 17
 JDK = f"a JDK {MINIMUM_JDK} or newer; install it with: sudo apt-get install openjdk-{MINIMUM_JDK}-jdk-headless"
 PROBE_TIMEOUT_S = 60
@@ -74,15 +80,25 @@ def _numbers(release: str) -> list[int]:
     return [int(number) for number in release.split(".")]
 
 
+def require_recordable(release: str, kind: str) -> None:
+    """InputError for an exact release of which this kind cannot be recorded."""
+    if kind == RAFT and _numbers(release) < _numbers(RAFT_SINCE):
+        raise InputError("--kafka", "", release, f"{RAFT_SINCE} or newer with --events {RAFT}")
+
+
 def recorded(release: str, kind: str, seed: int, rows: int, jars: Sequence[Path], tools: Path) -> bytes:
     """The content of a file of vectors: the release, then the rows. `tools` is the folder of `javac` and `java`.
     RecorderError where it fails."""
     sources = [*SOURCES.glob("*.java"), *(SOURCES / line_of(release)).glob("*.java")]
+    program, arguments = PROGRAM, [kind, str(seed), str(rows)]
+    if kind == RAFT:
+        sources = [SOURCES / "Json.java", *(SOURCES / RAFT).glob("*.java")]
+        program, arguments = RAFT_PROGRAM, arguments[1:]
     path = os.pathsep.join(map(str, jars))
     with tempfile.TemporaryDirectory(prefix="isray-recorder-") as classes:
         _run(tools / "javac", "-nowarn", "-cp", path, "-d", classes, *map(str, sources))
         path = os.pathsep.join((classes, path))
-        content = _run(tools / "java", "-XX:+UseSerialGC", "-cp", path, PROGRAM, kind, str(seed), str(rows))
+        content = _run(tools / "java", "-XX:+UseSerialGC", "-cp", path, program, *arguments)
     return json.dumps({"kafka_release": release}).encode() + b"\n" + content
 
 

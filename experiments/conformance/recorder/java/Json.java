@@ -7,11 +7,11 @@ import java.util.Map;
 import java.util.stream.Collectors;
 
 /** JSON without spaces; objects keep the order of their names. */
-final class Json {
+public final class Json {
     private Json() { }
 
     /** An object of alternating names and values. */
-    static Map<String, Object> object(Object... namesAndValues) {
+    public static Map<String, Object> object(Object... namesAndValues) {
         Map<String, Object> object = new LinkedHashMap<>();
         for (int i = 0; i < namesAndValues.length; i += 2) {
             object.put((String) namesAndValues[i], namesAndValues[i + 1]);
@@ -19,7 +19,7 @@ final class Json {
         return object;
     }
 
-    static String text(Object value) {
+    public static String text(Object value) {
         if (value instanceof Map<?, ?> object) {
             return object.entrySet().stream().map(entry -> text(entry.getKey()) + ":" + text(entry.getValue()))
                 .collect(Collectors.joining(",", "{", "}"));

@@ -74,6 +74,12 @@ def test_a_file_begins_with_the_release_and_has_no_time_in_it(
     assert out.read_bytes()[4:8] == bytes(4)
 
 
+def test_events_of_the_quorum_are_recorded_by_a_program_of_their_own(libs: Path, tools: Callable[..., Path]) -> None:
+    java = tools(java='#!/bin/sh\necho "$*"\n')
+    said = record(libs, java, "--traces", "--events", "raft").stdout.splitlines()
+    assert said[1].endswith(" org.apache.kafka.raft.RaftRecorder 1 1")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -81,6 +87,10 @@ def test_a_file_begins_with_the_release_and_has_no_time_in_it(
         (["--kafka", "4.4"], "--kafka: found '4.4'; allowed: an exact release from 4.0.0 to 4.4.x, such as 4.4.0"),
         (["--kafka", "4.3.0"], "--jars: found .* without kafka-metadata-4.3.0.jar; allowed: the folder libs of Kafka"),
         (["--events", "cluster"], "--events: found cluster; allowed: only with --traces"),
+        (
+            ["--kafka", "4.0.1", "--traces", "--events", "raft"],
+            "--kafka: found 4.0.1; allowed: 4.1.0 or newer with --events raft",
+        ),
         (["--out", "/nowhere/rows"], "--out: found /nowhere/rows: No such file or directory; allowed: a file in"),
     ],
 )
