@@ -232,12 +232,17 @@ class ElectStep(_PartitionStep):
 class ReassignStep(_PartitionStep):
     replicas: Assignment | None = Field(default=None, description="ids of the brokers that shall hold the partition")
     cancel: bool = Field(default=False, description="instead of `replicas`: cancels the reassignment")
+    allow_replication_factor_change: bool = Field(
+        default=True, description="with `replicas`: false refuses a change of the replication factor (KIP-860)"
+    )
     expect_error: ExpectedError = None
 
     @model_validator(mode="after")
     def _one_form(self) -> ReassignStep:
         if self.cancel == (self.replicas is not None):
             raise ValueError("allowed: either replicas or cancel: true")
+        if self.cancel and "allow_replication_factor_change" in self.model_fields_set:
+            raise ValueError("allowed: allow_replication_factor_change with replicas only")
         return self
 
 

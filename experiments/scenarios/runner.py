@@ -304,7 +304,10 @@ class Runner:
         self._administer(request, fields.expect_error)
 
     def _reassign(self, fields: model.ReassignStep) -> None:
-        self._administer(admin_requests.reassign(fields.topic, fields.partition, fields.replicas), fields.expect_error)
+        request = admin_requests.reassign(
+            fields.topic, fields.partition, fields.replicas, fields.allow_replication_factor_change
+        )
+        self._administer(request, fields.expect_error)
 
     def _add_voter(self, fields: model.VoterStep) -> None:
         self._require_running(fields.controller, True)
