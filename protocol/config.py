@@ -316,6 +316,12 @@ CONTROLLER_QUORUM_FETCH_TIMEOUT_MS = _quorum(
 CONTROLLER_QUORUM_ELECTION_BACKOFF_MAX_MS = _quorum(
     "controller.quorum.election.backoff.max.ms", 1_000, "ms", "KIP-595", maximum=INT_MAX
 ).declare("Longest random wait after a lost election before the next one.")
+CONTROLLER_QUORUM_AUTO_JOIN_ENABLE = _quorum(
+    "controller.quorum.auto.join.enable", False, "", "KIP-853; Kafka 4.2.0, KAFKA-19078"
+).declare(
+    "Whether a controller without a vote makes itself a voter, in the place of its former disk if that has one; of no "
+    "effect with static voters."
+)
 METADATA_SNAPSHOT_BYTES = _quorum(
     "metadata.log.max.record.bytes.between.snapshots", 20_971_520, "bytes", "KIP-630"
 ).declare("Bytes of records since the last snapshot of the metadata log after which a node takes the next one.")

@@ -143,9 +143,17 @@ def update_feature(feature: str, level: int, upgrade_type: UpgradeType = Upgrade
     return UpdateFeaturesRequest(correlation_id=0, feature_updates=(update,))
 
 
-def add_voter(controller: NodeId, uuid: str, endpoints: Sequence[Endpoint] = ()) -> AddVoterRequest:
+def add_voter(
+    controller: NodeId, uuid: str, endpoints: Sequence[Endpoint] = (), ack_when_committed: bool = True
+) -> AddVoterRequest:
     """AddVoter for a controller whose disk has this directory id (KIP-853)."""
-    return AddVoterRequest(correlation_id=0, voter_id=controller, voter_uuid=uuid, endpoints=tuple(endpoints))
+    return AddVoterRequest(
+        correlation_id=0,
+        voter_id=controller,
+        voter_uuid=uuid,
+        endpoints=tuple(endpoints),
+        ack_when_committed=ack_when_committed,
+    )
 
 
 def remove_voter(controller: NodeId, uuid: str) -> RemoveVoterRequest:

@@ -269,6 +269,12 @@ class VoterStep(StrictModel):
     expect_error: ExpectedError = None
 
 
+class AddVoterStep(VoterStep):
+    ack_when_committed: bool = Field(
+        default=True, description="false: the response comes when the change is appended, and may be lost (KIP-1186)"
+    )
+
+
 class TopicStep(StrictModel):
     name: TopicField
 
@@ -345,7 +351,7 @@ STEPS: dict[str, StepKind] = {
     "delete_topic": StepKind(TopicStep, "Deletes a topic."),
     "add_partitions": StepKind(AddPartitionsStep, "Adds partitions to a topic."),
     "remove_partitions": StepKind(RemovePartitionsStep, "Removes the last partitions of a topic."),
-    "add_voter": StepKind(VoterStep, "Makes a controller a voter, with the disk that it has."),
+    "add_voter": StepKind(AddVoterStep, "Makes a controller a voter, with the disk that it has."),
     "remove_voter": StepKind(VoterStep, "Ends the vote of a controller."),
     "wait": StepKind(WaitStep, "Lets time pass (virtual time on sim)."),
     "await": StepKind(AwaitStep, "Waits until the expectation holds, and fails if it does not in time."),

@@ -181,18 +181,23 @@ class CurrentLeader(Message):
     leader_epoch: Int32 = NO_EPOCH
 
 
-class AddVoterRequest(AdminRequest):
-    """Adds a voter (G13). An empty `cluster_id` is not checked. `timeout_ms` limits the wait for the commit."""
+class AddVoterRequest(AdminRequest, since={"ack_when_committed": 1}):
+    """Adds a voter (G13). An empty `cluster_id` is not checked. `timeout_ms` limits the wait for the commit, or without
+    `ack_when_committed` for the append (KIP-1186).
+    """
 
     cluster_id: str = ""
     voter_id: Int32
     voter_uuid: str
     endpoints: tuple[Endpoint, ...] = ()
     timeout_ms: Int32 = VOTER_CHANGE_TIMEOUT_MS
+    ack_when_committed: bool = True
 
 
 class AddVoterResponse(AdminResponse):
-    """Sent when the change is committed or rejected; NOT_CONTROLLER comes with the current leader (G14)."""
+    """Sent when the change is committed or rejected, or as soon as it is appended where the request asks for that.
+    NOT_CONTROLLER comes with the current leader (G14).
+    """
 
     current_leader: CurrentLeader = CurrentLeader()
 

@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 from protocol.config import (
+    CONTROLLER_QUORUM_AUTO_JOIN_ENABLE,
     CONTROLLER_QUORUM_BOOTSTRAP_SERVERS,
     CONTROLLER_QUORUM_ELECTION_BACKOFF_MAX_MS,
     CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS,
@@ -31,6 +32,7 @@ RENEWAL_MS = 500
 """Milliseconds between two fetches of a follower, at most (Kafka's maximum wait of a metadata fetch)."""
 ELECTION_TIMER = "quorum-election"
 FETCH_TIMER = "quorum-fetch"
+JOIN_TIMER = "quorum-join"
 
 
 @immutable
@@ -41,7 +43,7 @@ class QuorumConfig:
     Times are in milliseconds. An election timeout is drawn from [`election_ms`, 2 `election_ms`), the backoff after a
     lost election adds up to `backoff_ms`. A follower starts an election after `fetch_ms` without a response from its
     leader, and fetches at least every `renewal_ms`; a leader resigns after 1.5 `fetch_ms` without fetches from a
-    majority. `retention_bytes` as in `QuorumLog`.
+    majority. `retention_bytes` as in `QuorumLog`. `joins`: a controller without a vote makes itself a voter.
     """
 
     cluster_id: str
@@ -52,6 +54,7 @@ class QuorumConfig:
     backoff_ms: int = 1_000
     renewal_ms: int = 500
     retention_bytes: int = 0
+    joins: bool = False
 
     @staticmethod
     def of(config: ClusterConfig, controllers: Sequence[NodeId], cluster_id: str) -> QuorumConfig:
@@ -65,6 +68,7 @@ class QuorumConfig:
             backoff_ms=config.int_value(CONTROLLER_QUORUM_ELECTION_BACKOFF_MAX_MS),
             renewal_ms=max(1, min(RENEWAL_MS, config.int_value(CONTROLLER_QUORUM_FETCH_TIMEOUT_MS) // 4)),
             retention_bytes=config.int_value(METADATA_RETENTION_BYTES),
+            joins=bool(config.values[CONTROLLER_QUORUM_AUTO_JOIN_ENABLE]),
         )
 
     @property

@@ -91,7 +91,7 @@ class QuorumLeader:
         for change in list(self.changes):
             if change.offset < 0:
                 self._append_change(now_ms, change)
-            if 0 <= change.offset < context.high_watermark:
+            if change.is_done(context.high_watermark):
                 self._complete_change(change)
         if self._tracked is not log.voters.latest:
             self._track_latest_voters(now_ms)

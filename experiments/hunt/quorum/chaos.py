@@ -1,7 +1,8 @@
 """Random runs: from a seed, set up a quorum, inject faults, heal everything, and check the result.
 
 Phase 1 injects a fault or ends one in each step, of the kinds that the run has, and appends values meanwhile. Phase 2
-heals all faults, lets the operator replace the voters whose disks are lost, and checks the liveness properties. Phase 3
+heals all faults, lets the operator replace the voters whose disks are lost, and checks the liveness properties; with
+`joins` all controllers make themselves voters then (`ControllersJoin`). Phase 3
 partitions one voter of the healthy quorum for a while, which must not depose the leader (`HealthyLeaderStays`,
 KIP-996). The first violation ends the run.
 """
@@ -36,7 +37,9 @@ _DEFECTS = (ProtocolError, LookupError, ArithmeticError, AssertionError, Attribu
 
 @dataclass(frozen=True, slots=True)
 class ChaosBias:
-    """Restricts what a seed draws (None: anything): only `faults` if given, else those in `always` and drawn ones."""
+    """Restricts what a seed draws (None: anything): only `faults` if given, else those in `always` and drawn ones. With
+    `joins`, which no seed draws, controllers make themselves voters (`controller.quorum.auto.join.enable`).
+    """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
     sizes: tuple[int, ...] | None = None
@@ -44,6 +47,7 @@ class ChaosBias:
     faults: tuple[str, ...] | None = None
     always: tuple[str, ...] = ()
     steps: int = STEPS
+    joins: bool = False
 
 
 NO_BIAS = ChaosBias()
@@ -63,6 +67,7 @@ class ChaosSettings:
     voters: int
     faults: tuple[str, ...]
     steps: int
+    joins: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +90,8 @@ def draw(seed: int, bias: ChaosBias = NO_BIAS) -> ChaosSettings:
     drawn = {fault for fault in FAULTS if rng.random() < share} | set(bias.always)
     faults = bias.faults or tuple(fault for fault in FAULTS if fault in drawn) or ("crash",)
     voters = rng.randint(1, size)
-    return ChaosSettings(seed, size, rng.randint(0, 2), static, rng.random() < 0.7, voters, faults, bias.steps)
+    observers, pinned = rng.randint(0, 2), rng.random() < 0.7
+    return ChaosSettings(seed, size, observers, static, pinned, voters, faults, bias.steps, bias.joins)
 
 
 def run(seed: int, bias: ChaosBias = NO_BIAS, listener: Listener | None = None) -> ChaosOutcome:
@@ -113,8 +119,13 @@ class ChaosRun:
         self._vote_requests: list[NodeId] = []
         self._loss = self._duplication = 0.0
         self._latest_ms: int | None = None
-        name, static, observers = f"lab/{settings.seed}", settings.static, settings.observers
-        self.harness = QuorumHarness(name, settings.size, static=static, observers=observers)
+        self.harness = QuorumHarness(
+            f"lab/{settings.seed}",
+            settings.size,
+            static=settings.static,
+            observers=settings.observers,
+            joins=settings.joins,
+        )
         self.harness.listeners.append(self._count)
         self.operator = Operator(self.harness)
 
@@ -300,8 +311,14 @@ class ChaosRun:
         if not self.operator.replace_lost_voters():
             detail = f"{sorted(self.operator.lost_voters())} are voters still"
             raise PropertyViolatedError("ReconfigurationNotStuck", detail)
+        if self.settings.joins and not harness.run_until(self._have_joined, SETTLED_WITHIN_MS):
+            raise PropertyViolatedError("ControllersJoin", f"the voters are {sorted(harness.view.voters)}")
         harness.append()
         self._settle()
+
+    def _have_joined(self) -> bool:
+        view = self.harness.view
+        return all(is_voter_of(view.keys[node], view.voters) for node in self.harness.ids)
 
     def _settle(self) -> None:
         self.harness.run_until(self.harness.is_settled, SETTLED_WITHIN_MS)
