@@ -20,6 +20,8 @@ from protocol.messages.batch import RecordBatch
 from protocol.messages.records import MetadataRecord
 
 MAX_PORT = 65_535
+FETCH_BYTES = 1_048_576
+"""Bytes that a fetch of the metadata log or of a snapshot requests by default (KIP-1219)."""
 
 
 class Endpoint(Message):
@@ -126,7 +128,8 @@ class EndQuorumEpochResponse(QuorumResponse):
 
 class QuorumFetchRequest(QuorumRequest, since={"replica_uuid": 14}):
     """A replica whose log ends at `fetch_offset` after a record of `last_fetched_epoch` requests what follows, and
-    knows `high_watermark` (G16). The leader delays the request until there is more.
+    knows `high_watermark` (G16). The leader delays the request until there is more, and responds with about
+    `max_bytes`, at least one batch.
     """
 
     replica_id: Int32
@@ -134,6 +137,7 @@ class QuorumFetchRequest(QuorumRequest, since={"replica_uuid": 14}):
     fetch_offset: Int64
     last_fetched_epoch: Int32
     high_watermark: Int64
+    max_bytes: Int32 = FETCH_BYTES
     replica_uuid: str = ""
 
 
@@ -151,13 +155,14 @@ class QuorumFetchResponse(QuorumResponse):
 
 
 class FetchSnapshotRequest(QuorumRequest, since={"replica_uuid": 1}):
-    """Requests the bytes of a snapshot from `position` on (KIP-630)."""
+    """Requests at most `max_bytes` of a snapshot, at least 1, from `position` on (KIP-630)."""
 
     replica_id: Int32
     current_leader_epoch: Int32
     snapshot_epoch: Int32
     snapshot_end_offset: Int64
     position: Int64
+    max_bytes: Int32 = FETCH_BYTES
     replica_uuid: str = ""
 
 

@@ -71,6 +71,7 @@ class QuorumFollower:
                 snapshot_epoch=download.epoch,
                 snapshot_end_offset=download.end_offset,
                 position=len(download.data),
+                max_bytes=context.config.snapshot_bytes,
             )
         else:
             request = QuorumFetchRequest.unchecked(
@@ -82,6 +83,7 @@ class QuorumFollower:
                 fetch_offset=context.log.end_offset,
                 last_fetched_epoch=context.log.last_epoch,
                 high_watermark=context.high_watermark,
+                max_bytes=context.config.fetch_bytes,
             )
         context.out.send(target, request)
 
