@@ -2,7 +2,7 @@
 
 Phase 1 injects a fault or ends one in each step, of the kinds that the run has, and appends values meanwhile. Phase 2
 heals all faults, lets the operator replace the voters whose disks are lost, and checks the liveness properties; with
-`joins` all controllers make themselves voters then (`ControllersJoin`). Phase 3
+`joins` the controllers do that, and all of them become voters (`ControllersJoin`). Phase 3
 partitions one voter of the healthy quorum for a while, which must not depose the leader (`HealthyLeaderStays`,
 KIP-996). The first violation ends the run.
 """
@@ -31,6 +31,7 @@ SETTLED_WITHIN_MS = 120_000
 LONGEST_PARTITION_MS = 15_000
 """The longest partition of phase 3, in virtual milliseconds."""
 HEALTHY_LEADER_STAYS = "HealthyLeaderStays"
+CONTROLLERS_JOIN = "ControllersJoin"
 _DEFECTS = (ProtocolError, LookupError, ArithmeticError, AssertionError, AttributeError, TypeError, ValueError)
 """Exceptions of a defective replica, which count as violations under their names."""
 
@@ -38,7 +39,8 @@ _DEFECTS = (ProtocolError, LookupError, ArithmeticError, AssertionError, Attribu
 @dataclass(frozen=True, slots=True)
 class ChaosBias:
     """Restricts what a seed draws (None: anything): only `faults` if given, else those in `always` and drawn ones. With
-    `joins`, which no seed draws, controllers make themselves voters (`controller.quorum.auto.join.enable`).
+    `joins`, which no seed draws, controllers make themselves voters (`controller.quorum.auto.join.enable`), unless
+    voters are static.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -91,7 +93,7 @@ def draw(seed: int, bias: ChaosBias = NO_BIAS) -> ChaosSettings:
     faults = bias.faults or tuple(fault for fault in FAULTS if fault in drawn) or ("crash",)
     voters = rng.randint(1, size)
     observers, pinned = rng.randint(0, 2), rng.random() < 0.7
-    return ChaosSettings(seed, size, observers, static, pinned, voters, faults, bias.steps, bias.joins)
+    return ChaosSettings(seed, size, observers, static, pinned, voters, faults, bias.steps, bias.joins and not static)
 
 
 def run(seed: int, bias: ChaosBias = NO_BIAS, listener: Listener | None = None) -> ChaosOutcome:
@@ -308,11 +310,12 @@ class ChaosRun:
         harness.heal()
         harness.run_until(lambda: not self.operator.has_open_requests(), SETTLED_WITHIN_MS)
         self._settle()
-        if not self.operator.replace_lost_voters():
+        if self.settings.joins:
+            if not harness.run_until(self._have_joined, SETTLED_WITHIN_MS):
+                raise PropertyViolatedError(CONTROLLERS_JOIN, f"the voters are {sorted(harness.view.voters)}")
+        elif not self.operator.replace_lost_voters():
             detail = f"{sorted(self.operator.lost_voters())} are voters still"
             raise PropertyViolatedError("ReconfigurationNotStuck", detail)
-        if self.settings.joins and not harness.run_until(self._have_joined, SETTLED_WITHIN_MS):
-            raise PropertyViolatedError("ControllersJoin", f"the voters are {sorted(harness.view.voters)}")
         harness.append()
         self._settle()
 
