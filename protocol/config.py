@@ -316,6 +316,15 @@ CONTROLLER_QUORUM_FETCH_TIMEOUT_MS = _quorum(
 CONTROLLER_QUORUM_ELECTION_BACKOFF_MAX_MS = _quorum(
     "controller.quorum.election.backoff.max.ms", 1_000, "ms", "KIP-595", maximum=INT_MAX
 ).declare("Longest random wait after a lost election before the next one.")
+CONTROLLER_QUORUM_FETCH_MAX_BYTES = _quorum(
+    "controller.quorum.fetch.max.bytes", 1_048_576, "bytes", "KIP-1219", maximum=INT_MAX
+).declare("Bytes of the metadata log that a node requests in one fetch; a larger first batch is still returned.")
+CONTROLLER_QUORUM_FETCH_SNAPSHOT_MAX_BYTES = _quorum(
+    "controller.quorum.fetch.snapshot.max.bytes", 1_048_576, "bytes", "KIP-1219", maximum=INT_MAX
+).declare("Bytes of a snapshot of the metadata log that a node requests in one fetch.")
+CONTROLLER_QUORUM_AUTO_JOIN_ENABLE = _quorum(
+    "controller.quorum.auto.join.enable", False, "", "KIP-853; Kafka 4.2.0, KAFKA-19078"
+).declare("Whether a controller without a vote replaces its former disk as a voter, or adds itself; not if static.")
 METADATA_SNAPSHOT_BYTES = _quorum(
     "metadata.log.max.record.bytes.between.snapshots", 20_971_520, "bytes", "KIP-630"
 ).declare("Bytes of records since the last snapshot of the metadata log after which a node takes the next one.")

@@ -4,6 +4,9 @@
 A controller is identified by its id and its directory id, the uuid of its disk. Kafka's tool reads the latter in the
 directory of the controller that it runs on. This one asks the quorum unless `--controller-directory-id` is given.
 
+Controllers have no registrations here (docs/generations.md), so `--unregister` (KIP-1312) has nothing to remove, and is
+refused.
+
 Both descriptions have the format of Kafka 4.1.0. Times are Unix times in milliseconds by the leader's clock, -1 where
 the leader does not know them. A replica without a directory id, such as every broker, has the zero uuid in the table.
 `--json` also says which replicas can become voters (`promotable`); of the voters it is those that are not down.
@@ -115,6 +118,7 @@ def remove_controller(
     controller_id: Id,
     disk: Directory = None,
     dry_run: DryRun = False,
+    unregister: Annotated[bool, flag("--unregister", "Refused: controllers are not registered here.")] = False,
     bootstrap_server: BootstrapServer = None,
     name: OwnCluster = None,
     command_config: CommandConfig = None,
@@ -123,6 +127,9 @@ def remove_controller(
 ) -> None:
     """Make a voter an observer."""
     target = target_of(bootstrap_server, name, as_json, command_config, principal, context)
+    if unregister:
+        allowed = "no --unregister: controllers have no registrations here that could hold back a feature level"
+        raise InputError("remove-controller", "", "--unregister", allowed)
     given = _given(disk)
     with administering(target, FAILING) as admin:
         uuid = given or _voter(admin, controller_id)

@@ -186,6 +186,9 @@ def reassign_partitions(
     topics_to_move_json_file: Annotated[Path | None, option("FILE", f"With --generate: {TOPICS_EXAMPLE}")] = None,
     broker_list: Annotated[str | None, option("0,1,2", "With --generate: the brokers to use.")] = None,
     additional: Annotated[bool, flag("--additional", "With --execute: although others are in progress.")] = False,
+    disallow_replication_factor_change: Annotated[
+        bool, flag("--disallow-replication-factor-change", "With --execute: refuse another number of replicas.")
+    ] = False,
     disable_rack_aware: Annotated[bool, flag("--disable-rack-aware", "With --generate: ignore racks.")] = False,
     bootstrap_server: BootstrapServer = None,
     name: OwnCluster = None,
@@ -199,7 +202,8 @@ def reassign_partitions(
         {"--execute": execute, "--verify": verify, "--cancel": cancel, "--list": list_, "--generate": generate}
     )
     only_with("--execute|--verify|--cancel", action, {"--reassignment-json-file": reassignment_json_file})
-    only_with("--execute", action, {"--additional": additional})
+    factor_option = {"--disallow-replication-factor-change": disallow_replication_factor_change}
+    only_with("--execute", action, {"--additional": additional, **factor_option})
     only_with("--generate", action, {"--topics-to-move-json-file": topics_to_move_json_file})
     only_with("--generate", action, {"--broker-list": broker_list, "--disable-rack-aware": disable_rack_aware})
     takes_file = action not in ("--list", "--generate")
@@ -208,7 +212,7 @@ def reassign_partitions(
     brokers = _brokers(broker_list) if generate else []
     with administering(target, "Error") as admin:
         if execute:
-            _execute(admin, assignment, additional, target.as_json)
+            _execute(admin, assignment, additional, not disallow_replication_factor_change, target.as_json)
         elif verify:
             _verify(admin, assignment, target.as_json)
         elif cancel:
@@ -276,7 +280,9 @@ def _present(admin: AdminClient, topics: Sequence[str]) -> Assignment:
     return found
 
 
-def _execute(admin: AdminClient, assignment: Assignment, additional: bool, as_json: bool) -> None:
+def _execute(
+    admin: AdminClient, assignment: Assignment, additional: bool, may_change_factor: bool, as_json: bool
+) -> None:
     if admin.list_reassignments() and not additional:
         raise AdminError(ErrorCode.INVALID_REQUEST, "there is an existing reassignment; --additional overrides it")
     known = {broker.broker_id for broker in admin.describe_cluster().brokers}
@@ -291,7 +297,7 @@ def _execute(admin: AdminClient, assignment: Assignment, additional: bool, as_js
     if not as_json:
         typer.echo(f"Current partition replica assignment\n\n{json.dumps(before, separators=(',', ':'))}\n")
         typer.echo("Save this to use as the --reassignment-json-file option during rollback")
-    results = admin.alter_reassignments(assignment)
+    results = admin.alter_reassignments(assignment, may_change_factor)
     done = _finish(results, "Error reassigning partition(s):", {"before": before}, as_json)
     if not as_json:
         typer.echo(f"Successfully started {_reassignments(done)} for {','.join(map(str, done))}")

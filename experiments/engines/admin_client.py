@@ -211,10 +211,10 @@ class AdminClient:
         return results
 
     def alter_reassignments(
-        self, targets: Mapping[TopicPartition, Sequence[int] | None]
+        self, targets: Mapping[TopicPartition, Sequence[int] | None], may_change_factor: bool = True
     ) -> dict[TopicPartition, PartitionResult]:
         """Starts to reassign partitions to these replicas, or cancels that (None); returns the result of each."""
-        request = admin_requests.reassign_partitions(targets)
+        request = admin_requests.reassign_partitions(targets, may_change_factor)
         return _by_partition(self._call(request, AlterPartitionReassignmentsResponse).partitions)
 
     def list_reassignments(

@@ -111,13 +111,17 @@ def elect_leader(
     return ElectLeadersRequest(correlation_id=0, election_type=election_type, topic_partitions=(partitions,))
 
 
-def reassign(topic: str, partition: int, replicas: Sequence[int] | None) -> AlterPartitionReassignmentsRequest:
-    """AlterPartitionReassignments of one partition to `replicas`; None cancels the reassignment under way."""
-    return reassign_partitions({TopicPartition(topic, partition): replicas})
+def reassign(
+    topic: str, partition: int, replicas: Sequence[int] | None, may_change_factor: bool = True
+) -> AlterPartitionReassignmentsRequest:
+    """AlterPartitionReassignments of one partition to `replicas`; None cancels the reassignment under way. Without
+    `may_change_factor` a change of the replication factor is refused (KIP-860).
+    """
+    return reassign_partitions({TopicPartition(topic, partition): replicas}, may_change_factor)
 
 
 def reassign_partitions(
-    targets: Mapping[TopicPartition, Sequence[int] | None],
+    targets: Mapping[TopicPartition, Sequence[int] | None], may_change_factor: bool = True
 ) -> AlterPartitionReassignmentsRequest:
     """As `reassign`, for several partitions."""
     topics: dict[str, list[ReassignablePartition]] = {}
@@ -125,7 +129,9 @@ def reassign_partitions(
         target = ReassignablePartition(partition_index=index, replicas=None if replicas is None else tuple(replicas))
         topics.setdefault(topic, []).append(target)
     named = tuple(ReassignableTopic(name=topic, partitions=tuple(moves)) for topic, moves in topics.items())
-    return AlterPartitionReassignmentsRequest(correlation_id=0, topics=named)
+    return AlterPartitionReassignmentsRequest(
+        correlation_id=0, topics=named, allow_replication_factor_change=may_change_factor
+    )
 
 
 def unregister_broker(broker: int) -> UnregisterBrokerRequest:
@@ -137,9 +143,17 @@ def update_feature(feature: str, level: int, upgrade_type: UpgradeType = Upgrade
     return UpdateFeaturesRequest(correlation_id=0, feature_updates=(update,))
 
 
-def add_voter(controller: NodeId, uuid: str, endpoints: Sequence[Endpoint] = ()) -> AddVoterRequest:
+def add_voter(
+    controller: NodeId, uuid: str, endpoints: Sequence[Endpoint] = (), ack_when_committed: bool = True
+) -> AddVoterRequest:
     """AddVoter for a controller whose disk has this directory id (KIP-853)."""
-    return AddVoterRequest(correlation_id=0, voter_id=controller, voter_uuid=uuid, endpoints=tuple(endpoints))
+    return AddVoterRequest(
+        correlation_id=0,
+        voter_id=controller,
+        voter_uuid=uuid,
+        endpoints=tuple(endpoints),
+        ack_when_committed=ack_when_committed,
+    )
 
 
 def remove_voter(controller: NodeId, uuid: str) -> RemoveVoterRequest:

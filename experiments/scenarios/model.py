@@ -232,12 +232,17 @@ class ElectStep(_PartitionStep):
 class ReassignStep(_PartitionStep):
     replicas: Assignment | None = Field(default=None, description="ids of the brokers that shall hold the partition")
     cancel: bool = Field(default=False, description="instead of `replicas`: cancels the reassignment")
+    allow_replication_factor_change: bool = Field(
+        default=True, description="with `replicas`: false refuses a change of the replication factor (KIP-860)"
+    )
     expect_error: ExpectedError = None
 
     @model_validator(mode="after")
     def _one_form(self) -> ReassignStep:
         if self.cancel == (self.replicas is not None):
             raise ValueError("allowed: either replicas or cancel: true")
+        if self.cancel and "allow_replication_factor_change" in self.model_fields_set:
+            raise ValueError("allowed: allow_replication_factor_change with replicas only")
         return self
 
 
@@ -262,6 +267,12 @@ class UnregisterStep(BrokerStep):
 class VoterStep(StrictModel):
     controller: int = Field(description="id of a controller")
     expect_error: ExpectedError = None
+
+
+class AddVoterStep(VoterStep):
+    ack_when_committed: bool = Field(
+        default=True, description="false: the response comes when the change is appended, and may be lost (KIP-1186)"
+    )
 
 
 class TopicStep(StrictModel):
@@ -340,7 +351,7 @@ STEPS: dict[str, StepKind] = {
     "delete_topic": StepKind(TopicStep, "Deletes a topic."),
     "add_partitions": StepKind(AddPartitionsStep, "Adds partitions to a topic."),
     "remove_partitions": StepKind(RemovePartitionsStep, "Removes the last partitions of a topic."),
-    "add_voter": StepKind(VoterStep, "Makes a controller a voter, with the disk that it has."),
+    "add_voter": StepKind(AddVoterStep, "Makes a controller a voter, with the disk that it has."),
     "remove_voter": StepKind(VoterStep, "Ends the vote of a controller."),
     "wait": StepKind(WaitStep, "Lets time pass (virtual time on sim)."),
     "await": StepKind(AwaitStep, "Waits until the expectation holds, and fails if it does not in time."),

@@ -304,13 +304,17 @@ class Runner:
         self._administer(request, fields.expect_error)
 
     def _reassign(self, fields: model.ReassignStep) -> None:
-        self._administer(admin_requests.reassign(fields.topic, fields.partition, fields.replicas), fields.expect_error)
+        request = admin_requests.reassign(
+            fields.topic, fields.partition, fields.replicas, fields.allow_replication_factor_change
+        )
+        self._administer(request, fields.expect_error)
 
-    def _add_voter(self, fields: model.VoterStep) -> None:
+    def _add_voter(self, fields: model.AddVoterStep) -> None:
         self._require_running(fields.controller, True)
         self.engine.run_until(lambda: fields.controller in self.engine.quorum(), START_WITHIN_MS)
         uuid = self.engine.quorum()[fields.controller].uuid
-        self._administer(admin_requests.add_voter(fields.controller, uuid), fields.expect_error)
+        request = admin_requests.add_voter(fields.controller, uuid, ack_when_committed=fields.ack_when_committed)
+        self._administer(request, fields.expect_error)
 
     def _remove_voter(self, fields: model.VoterStep) -> None:
         self.engine.run_until(lambda: self.engine.active_controller() is not None, START_WITHIN_MS)

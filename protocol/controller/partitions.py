@@ -34,7 +34,8 @@ from protocol.messages.topics import (
 from protocol.metadata.authorizer import require_access
 
 MAX_PARTITIONS_PER_REQUEST = 10_000
-"""How many partitions one request may concern, since its records are one batch (Kafka's limit)."""
+"""How many partitions one request may concern, since its records are one batch (Kafka's limit, of
+CreatePartitions from 4.4.0 on)."""
 
 Wanted = TypeVar("Wanted", CreatePartitionsTopic, RemovePartitionsTopic)
 

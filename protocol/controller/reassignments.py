@@ -6,6 +6,9 @@ those that the partition did not have before, `removing_replicas` those that it 
 `adding_replicas`. It requires as many original replicas in the ISR as their min ISR, unless the topic allows unclean
 elections or is recovered proactively (E33, E35); then one replica that can lead is enough.
 
+A request may forbid a change of the replication factor (KIP-860). It compares with the number of replicas that the
+partition has after the reassignment under way, if there is one. A cancellation is never refused for it.
+
 The generations differ when a reassignment replaces another one. `kip-966` keeps the meaning of the two fields: a broker
 that was being added stays in `adding_replicas`, and is in both fields if the newer target does not contain it. A return
 to the original replicas therefore waits for their min ISR, as any reassignment does; where no broker was being added it
@@ -52,17 +55,38 @@ def alter_partition_reassignments(
         try:
             if (topic, index) in twice:
                 raise Refused(ErrorCode.INVALID_REQUEST, f"partition {topic}-{index} is named twice")
-            record = _alter(state, topic, wanted)
+            record = _alter(state, topic, wanted, request.allow_replication_factor_change)
             if record is not None:
                 records.append(record)
         except Refused as refused:
             error, message = refused.error, refused.message
         results.append(PartitionResult(topic=topic, partition_index=index, error=error, message=message))
-    response = AlterPartitionReassignmentsResponse(correlation_id=request.correlation_id, partitions=tuple(results))
+    response = AlterPartitionReassignmentsResponse(
+        correlation_id=request.correlation_id,
+        partitions=tuple(results),
+        allow_replication_factor_change=request.allow_replication_factor_change,
+    )
     return ControllerResult(response, records)
 
 
-def _alter(state: ControllerState, topic: str, wanted: ReassignablePartition) -> PartitionChangeRecord | None:
+def require_same_factor(
+    wanted: tuple[BrokerId, ...],
+    replicas: tuple[BrokerId, ...],
+    adding: tuple[BrokerId, ...] = (),
+    removing: tuple[BrokerId, ...] = (),
+) -> None:
+    """Raises Refused with INVALID_REPLICATION_FACTOR where `wanted` are more or fewer than a partition's replicas after
+    the reassignment under way (KIP-860).
+    """
+    factor = len({*replicas, *adding}.difference(removing))
+    if len(wanted) != factor:
+        reason = f"The replication factor is changed from {factor} to {len(wanted)}"
+        raise Refused(ErrorCode.INVALID_REPLICATION_FACTOR, reason)
+
+
+def _alter(
+    state: ControllerState, topic: str, wanted: ReassignablePartition, may_change_factor: bool
+) -> PartitionChangeRecord | None:
     key, partition = partition_named(state, topic, wanted.partition_index)
     if wanted.replicas is None:
         if not partition.adding_replicas and not partition.removing_replicas:
@@ -73,6 +97,8 @@ def _alter(state: ControllerState, topic: str, wanted: ReassignablePartition) ->
     if not wanted.replicas or unknown or len(set(wanted.replicas)) != len(wanted.replicas):
         reason = f"replicas {list(wanted.replicas)}: none, duplicates, or unknown brokers {unknown}"
         raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
+    if not may_change_factor:
+        require_same_factor(wanted.replicas, partition.replicas, partition.adding_replicas, partition.removing_replicas)
     removes_only = bool(partition.removing_replicas) and not partition.adding_replicas
     is_return = removes_only and set(wanted.replicas) == set(partition.replicas)
     if is_return and state.image.features.track_last_known_leader:

@@ -63,17 +63,21 @@ class ReassignableTopic(Message):
     partitions: tuple[ReassignablePartition, ...]
 
 
-class AlterPartitionReassignmentsRequest(AdminRequest):
-    """Starts and cancels reassignments, independently per partition (KIP-455)."""
+class AlterPartitionReassignmentsRequest(AdminRequest, since={"allow_replication_factor_change": 1}):
+    """Starts and cancels reassignments, independently per partition (KIP-455). Those that would change a replication
+    factor fail unless the request allows it (KIP-860).
+    """
 
     topics: tuple[ReassignableTopic, ...]
     timeout_ms: Int32 = 60_000
+    allow_replication_factor_change: bool = True
 
 
-class AlterPartitionReassignmentsResponse(AdminResponse):
-    """One result per partition."""
+class AlterPartitionReassignmentsResponse(AdminResponse, since={"allow_replication_factor_change": 1}):
+    """One result per partition, and what the request allowed."""
 
     partitions: tuple[PartitionResult, ...] = ()
+    allow_replication_factor_change: bool = True
 
 
 class ListPartitionReassignmentsTopic(Message):

@@ -20,6 +20,8 @@ from protocol.messages.batch import RecordBatch
 from protocol.messages.records import MetadataRecord
 
 MAX_PORT = 65_535
+FETCH_BYTES = 1_048_576
+"""Bytes that a fetch of the metadata log or of a snapshot requests by default (KIP-1219)."""
 
 
 class Endpoint(Message):
@@ -126,7 +128,8 @@ class EndQuorumEpochResponse(QuorumResponse):
 
 class QuorumFetchRequest(QuorumRequest, since={"replica_uuid": 14}):
     """A replica whose log ends at `fetch_offset` after a record of `last_fetched_epoch` requests what follows, and
-    knows `high_watermark` (G16). The leader delays the request until there is more.
+    knows `high_watermark` (G16). The leader delays the request until there is more, and responds with about
+    `max_bytes`, at least one batch.
     """
 
     replica_id: Int32
@@ -134,6 +137,7 @@ class QuorumFetchRequest(QuorumRequest, since={"replica_uuid": 14}):
     fetch_offset: Int64
     last_fetched_epoch: Int32
     high_watermark: Int64
+    max_bytes: Int32 = FETCH_BYTES
     replica_uuid: str = ""
 
 
@@ -151,13 +155,14 @@ class QuorumFetchResponse(QuorumResponse):
 
 
 class FetchSnapshotRequest(QuorumRequest, since={"replica_uuid": 1}):
-    """Requests the bytes of a snapshot from `position` on (KIP-630)."""
+    """Requests at most `max_bytes` of a snapshot, at least 1, from `position` on (KIP-630)."""
 
     replica_id: Int32
     current_leader_epoch: Int32
     snapshot_epoch: Int32
     snapshot_end_offset: Int64
     position: Int64
+    max_bytes: Int32 = FETCH_BYTES
     replica_uuid: str = ""
 
 
@@ -181,18 +186,23 @@ class CurrentLeader(Message):
     leader_epoch: Int32 = NO_EPOCH
 
 
-class AddVoterRequest(AdminRequest):
-    """Adds a voter (G13). An empty `cluster_id` is not checked. `timeout_ms` limits the wait for the commit."""
+class AddVoterRequest(AdminRequest, since={"ack_when_committed": 1}):
+    """Adds a voter (G13). An empty `cluster_id` is not checked. `timeout_ms` limits the wait for the commit, or without
+    `ack_when_committed` for the append (KIP-1186).
+    """
 
     cluster_id: str = ""
     voter_id: Int32
     voter_uuid: str
     endpoints: tuple[Endpoint, ...] = ()
     timeout_ms: Int32 = VOTER_CHANGE_TIMEOUT_MS
+    ack_when_committed: bool = True
 
 
 class AddVoterResponse(AdminResponse):
-    """Sent when the change is committed or rejected; NOT_CONTROLLER comes with the current leader (G14)."""
+    """Sent when the change is committed or rejected, or as soon as it is appended where the request asks for that.
+    NOT_CONTROLLER comes with the current leader (G14).
+    """
 
     current_leader: CurrentLeader = CurrentLeader()
 

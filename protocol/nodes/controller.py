@@ -43,12 +43,14 @@ from protocol.messages.control import AlterPartitionRequest, BrokerHeartbeatRequ
 from protocol.messages.partitions import ElectLeadersResponse
 from protocol.messages.quorum import (
     AddVoterRequest,
+    AddVoterResponse,
     DescribeQuorumRequest,
     FetchSnapshotRequest,
     QuorumFetchRequest,
     QuorumRequest,
     QuorumResponse,
     RemoveVoterRequest,
+    RemoveVoterResponse,
 )
 from protocol.messages.records import MetadataRecord
 from protocol.messages.recovery import RecoveryResults
@@ -75,15 +77,23 @@ _CLUSTER_ACTION_REQUESTS = (
     ShutdownCommand,
 )
 """Sent by nodes of the cluster and by the experiment; a client needs CLUSTER_ACTION (G8)."""
-_CONTROLLER_MESSAGES = (*QuorumRequest.__subclasses__(), *QuorumResponse.__subclasses__())
+_CONTROLLER_MESSAGES = (
+    *QuorumRequest.__subclasses__(),
+    *QuorumResponse.__subclasses__(),
+    AddVoterResponse,
+    RemoveVoterResponse,
+)
 """Exchanged between controllers only: elections, and the answers of a leader. Fetches are CLUSTER_ACTION requests."""
 _QUORUM_ADMINISTRATION = (AddVoterRequest, RemoveVoterRequest, DescribeQuorumRequest)
-"""Requests of operators about the quorum, judged by their principal (G32)."""
+"""Requests about the quorum of operators, judged by their principal (G32), and of controllers that join."""
 
 _RULES: Mapping[type[Message], Callable[[MetadataImage, NodeId, Any], bool]] = {
     **dict.fromkeys(_CONTROLLER_MESSAGES, lambda image, sender, message: is_controller(sender)),
     **dict.fromkeys(_CLUSTER_ACTION_REQUESTS, lambda image, sender, message: may_act_for_cluster(image, sender)),
-    **dict.fromkeys(_QUORUM_ADMINISTRATION, lambda image, sender, message: may_administer_quorum(image, message)),
+    **dict.fromkeys(
+        _QUORUM_ADMINISTRATION,
+        lambda image, sender, message: is_controller(sender) or may_administer_quorum(image, message),
+    ),
 }
 
 

@@ -7,9 +7,12 @@ from random import Random
 from typing import Any
 
 from protocol.config import (
+    CONTROLLER_QUORUM_AUTO_JOIN_ENABLE,
     CONTROLLER_QUORUM_BOOTSTRAP_SERVERS,
     CONTROLLER_QUORUM_ELECTION_BACKOFF_MAX_MS,
     CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS,
+    CONTROLLER_QUORUM_FETCH_MAX_BYTES,
+    CONTROLLER_QUORUM_FETCH_SNAPSHOT_MAX_BYTES,
     CONTROLLER_QUORUM_FETCH_TIMEOUT_MS,
     CONTROLLER_QUORUM_VOTERS,
     METADATA_RETENTION_BYTES,
@@ -19,7 +22,7 @@ from protocol.config import (
 from protocol.contract import Outbox, Storage
 from protocol.errors import ErrorCode, ForeignDirectoryError
 from protocol.ids import METADATA_LOG, NO_LEADER, Epoch, NodeId, Offset, TimeMs
-from protocol.messages.quorum import QuorumRequest, QuorumResponse
+from protocol.messages.quorum import FETCH_BYTES, QuorumRequest, QuorumResponse
 from protocol.quorum import state_file
 from protocol.quorum.election import Role, VotingState
 from protocol.quorum.kafka_rules import UNCOMMITTED_REMOVAL_OBEYED
@@ -32,6 +35,7 @@ RENEWAL_MS = 500
 """Milliseconds between two fetches of a follower, at most (Kafka's maximum wait of a metadata fetch)."""
 ELECTION_TIMER = "quorum-election"
 FETCH_TIMER = "quorum-fetch"
+JOIN_TIMER = "quorum-join"
 
 
 @immutable
@@ -42,7 +46,8 @@ class QuorumConfig:
     Times are in milliseconds. An election timeout is drawn from [`election_ms`, 2 `election_ms`), the backoff after a
     lost election adds up to `backoff_ms`. A follower starts an election after `fetch_ms` without a response from its
     leader, and fetches at least every `renewal_ms`; a leader resigns after 1.5 `fetch_ms` without fetches from a
-    majority. `retention_bytes` as in `QuorumLog`.
+    majority. A fetch requests `fetch_bytes` of the log or `snapshot_bytes` of a snapshot. `retention_bytes` as in
+    `QuorumLog`. `joins`: a controller without a vote makes itself a voter.
     """
 
     cluster_id: str
@@ -55,6 +60,9 @@ class QuorumConfig:
     retention_bytes: int = 0
     kafka_rules: frozenset[str] = frozenset()
     """The rules of Kafka's in force (`kafka_rules.py`)."""
+    fetch_bytes: int = FETCH_BYTES
+    snapshot_bytes: int = FETCH_BYTES
+    joins: bool = False
 
     @staticmethod
     def of(config: ClusterConfig, controllers: Sequence[NodeId], cluster_id: str) -> QuorumConfig:
@@ -68,6 +76,9 @@ class QuorumConfig:
             backoff_ms=config.int_value(CONTROLLER_QUORUM_ELECTION_BACKOFF_MAX_MS),
             renewal_ms=max(1, min(RENEWAL_MS, config.int_value(CONTROLLER_QUORUM_FETCH_TIMEOUT_MS) // 4)),
             retention_bytes=config.int_value(METADATA_RETENTION_BYTES),
+            fetch_bytes=config.int_value(CONTROLLER_QUORUM_FETCH_MAX_BYTES),
+            snapshot_bytes=config.int_value(CONTROLLER_QUORUM_FETCH_SNAPSHOT_MAX_BYTES),
+            joins=bool(config.values[CONTROLLER_QUORUM_AUTO_JOIN_ENABLE]),
         )
 
     def decides(self, rule: str) -> bool:

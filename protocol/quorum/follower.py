@@ -2,7 +2,8 @@
 
 A replica without a leader sends its fetches to the voters and the bootstrap servers in turn, to discover one (D2). Any
 response of the leader resets the fetch timeout. Batches are appended if they start at the log end; truncation and
-snapshots are only accepted in the response to the newest request.
+snapshots are only accepted in the response to the newest request. A controller without a vote may ask for one
+(`membership.py`).
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from protocol.messages.quorum import (
     QuorumRequest,
     QuorumResponse,
 )
-from protocol.quorum.context import ELECTION_TIMER, FETCH_TIMER, QuorumContext
+from protocol.quorum.context import ELECTION_TIMER, FETCH_TIMER, JOIN_TIMER, QuorumContext
 from protocol.quorum.election import FOLLOWER
 from protocol.quorum.log import decode_snapshot
+from protocol.quorum.membership import joining_request
 
 
 @dataclass(slots=True)
@@ -69,6 +71,7 @@ class QuorumFollower:
                 snapshot_epoch=download.epoch,
                 snapshot_end_offset=download.end_offset,
                 position=len(download.data),
+                max_bytes=context.config.snapshot_bytes,
             )
         else:
             request = QuorumFetchRequest.unchecked(
@@ -80,6 +83,7 @@ class QuorumFollower:
                 fetch_offset=context.log.end_offset,
                 last_fetched_epoch=context.log.last_epoch,
                 high_watermark=context.high_watermark,
+                max_bytes=context.config.fetch_bytes,
             )
         context.out.send(target, request)
 
@@ -164,6 +168,29 @@ class QuorumFollower:
         context.out.set_timer(
             ELECTION_TIMER, now_ms + context.config.fetch_ms, idle_with=context.leader, echoes=FETCH_TIMER
         )
+
+    def restart_joining(self, now_ms: TimeMs) -> None:
+        """Begins the period after which a follower without a vote asks for one: as in Kafka a fetch timeout."""
+        config = self._context.config
+        if config.joins and self._context.can_vote and not config.is_static:
+            self._context.out.set_timer(JOIN_TIMER, now_ms + config.fetch_ms)
+
+    def join(self, now_ms: TimeMs) -> None:
+        """Requests from the leader what is missing to be a voter, each request for the length of a period."""
+        context = self._context
+        if context.role is not FOLLOWER:
+            return
+        self.restart_joining(now_ms)
+        number, cluster = context.next_correlation_id(), context.config.cluster_id
+        request = joining_request(
+            context.key,
+            context.voters,
+            correlation_id=number,
+            cluster_id=cluster,
+            timeout_ms=context.config.fetch_ms,
+        )
+        if request is not None:
+            context.out.send(context.leader, request)
 
     def _truncate(self, epoch: Epoch, end_offset: Offset) -> None:
         """Truncates where the leader's log diverges: its largest epoch up to `epoch` ends at `end_offset` (KIP-595)."""

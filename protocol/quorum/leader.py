@@ -38,8 +38,6 @@ VOTER_TIMER_PREFIX = "quorum-voter/"
 """Prefix of the check-quorum timers, one per voter: the timer fires when the voter has not fetched for too long."""
 BEGIN_TIMER = "quorum-begin"
 CHANGE_TIMER = "quorum-change"
-CHUNK_BYTES = 1_048_576
-"""Maximum bytes of a snapshot in one FetchSnapshot response."""
 
 
 class QuorumLeader:
@@ -93,7 +91,7 @@ class QuorumLeader:
         for change in list(self.changes):
             if change.offset < 0:
                 self._append_change(now_ms, change)
-            if 0 <= change.offset < context.high_watermark:
+            if change.is_done(context.high_watermark):
                 self._complete_change(change)
         if self._tracked is not log.voters.latest:
             self._track_latest_voters(now_ms)
@@ -221,7 +219,7 @@ class QuorumLeader:
             leader_id=context.node_id,
             leader_epoch=context.epoch,
             high_watermark=context.high_watermark,
-            batches=tuple(context.log.read(fetch.fetch_offset) if batches is None else batches),
+            batches=tuple(context.log.read(fetch.fetch_offset, fetch.max_bytes) if batches is None else batches),
         )
         context.out.send(sender, response)
 
@@ -232,7 +230,9 @@ class QuorumLeader:
             context.high_watermark = end
 
     def fetch_snapshot(self, sender: NodeId, request: FetchSnapshotRequest) -> None:
-        """Responds with the newest snapshot from `position` on, SNAPSHOT_NOT_FOUND or POSITION_OUT_OF_RANGE."""
+        """Responds with bytes of the newest snapshot from `position` on; SNAPSHOT_NOT_FOUND, POSITION_OUT_OF_RANGE, or
+        INVALID_REQUEST for no bytes.
+        """
         context = self._context
         snapshot, raw = context.log.snapshot, context.log.raw_snapshot
         wanted = (request.snapshot_epoch, request.snapshot_end_offset)
@@ -240,6 +240,8 @@ class QuorumLeader:
             context.respond(sender, request, ErrorCode.SNAPSHOT_NOT_FOUND)
         elif not 0 <= request.position < len(raw):
             context.respond(sender, request, ErrorCode.POSITION_OUT_OF_RANGE)
+        elif request.max_bytes < 1:
+            context.respond(sender, request, ErrorCode.INVALID_REQUEST)
         else:
             context.respond(
                 sender,
@@ -248,7 +250,7 @@ class QuorumLeader:
                 snapshot_end_offset=snapshot.end_offset,
                 size=len(raw),
                 position=request.position,
-                data=raw[request.position : request.position + CHUNK_BYTES],
+                data=raw[request.position : request.position + request.max_bytes],
             )
 
     # -- changes of the voters -----------------------------------------------------------------------------------------

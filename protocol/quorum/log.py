@@ -27,7 +27,6 @@ from protocol.quorum.voters import VoterHistory, VoterSet
 from protocol.values import immutable
 
 SNAPSHOT_FILE = "checkpoint"
-READ_BYTES = 1_048_576
 _ALL_BYTES = 2**62
 _CRC_BYTES = 4
 _CONTROL: frozenset[type[MetadataRecord]] = frozenset({LeaderChangeRecord, AddVoterRecord, RemoveVoterRecord})
@@ -131,7 +130,7 @@ class QuorumLog:
     def end(self) -> LogEnd:
         return self.last_epoch, self.end_offset
 
-    def read(self, from_offset: Offset, max_bytes: int = READ_BYTES) -> Sequence[RecordBatch]:
+    def read(self, from_offset: Offset, max_bytes: int) -> Sequence[RecordBatch]:
         """Batches from the one that contains `from_offset` on, about `max_bytes` in all; none at the log end."""
         return self._log.read(from_offset, max_bytes) if from_offset < self.end_offset else ()
 

@@ -10,13 +10,21 @@ The leader takes an AddVoter or RemoveVoter request through these states:
     appended   in use from here on (D8), until a majority of the new voter set has committed it
 
 The leader responds when the change is committed, or at the request's timeout; an expired change that was appended may
-still be committed (D16). A leader that loses its epoch responds NOT_CONTROLLER; the change may be lost.
+still be committed (D16). An AddVoter request may ask for the response when the change is appended; it can then be lost
+with the leader (KIP-1186). A leader that loses its epoch responds NOT_CONTROLLER; the change may be lost.
+
+With `controller.quorum.auto.join.enable` a controller without a vote makes itself a voter (KIP-853; Kafka 4.2.0,
+KAFKA-19078). Every fetch timeout it requests from its leader what its log says is missing (`joining_request`): the end
+of the vote of its former disk, which has its id, and then a vote of its own. So a controller whose disk was replaced
+needs no operator, and one whose vote an operator has ended is soon a voter again, unless it has been stopped
+(KAFKA-19850).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, NO_OFFSET, Epoch, NodeId, Offset, TimeMs
@@ -53,12 +61,27 @@ class Change:
     def voter(self) -> ReplicaKey:
         return ReplicaKey(self.request.voter_id, self.request.voter_uuid)
 
+    def is_done(self, high_watermark: Offset) -> bool:
+        """Whether its record is committed, or appended if that is all that the request asks for."""
+        awaits_commit = not isinstance(self.request, AddVoterRequest) or self.request.ack_when_committed
+        return self.offset >= 0 and (self.offset < high_watermark or not awaits_commit)
+
     def record(self, voters: VoterSet) -> ControlRecord:
         voter = self.voter
         if isinstance(self.request, AddVoterRequest):
             return AddVoterRecord(voter_id=voter.id, voter_uuid=voter.uuid, endpoints=self.request.endpoints)
         removed = voters.key_of(voter.id) or voter
         return RemoveVoterRecord(voter_id=removed.id, voter_uuid=removed.uuid)
+
+
+def joining_request(me: ReplicaKey, voters: VoterSet, **fields: Any) -> VoterRequest | None:
+    """The next request with which a controller makes itself one of these voters, with `fields`; None if it is one."""
+    same_id = voters.key_of(me.id)
+    if same_id is None:
+        return AddVoterRequest(voter_id=me.id, voter_uuid=me.uuid, ack_when_committed=False, **fields)
+    if matches_voter(same_id, me):
+        return None
+    return RemoveVoterRequest(voter_id=same_id.id, voter_uuid=same_id.uuid, **fields)
 
 
 def response_to(

@@ -38,6 +38,7 @@ from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.quorum import (
     AddVoterRequest,
+    AddVoterResponse,
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
     EndQuorumEpochRequest,
@@ -49,21 +50,22 @@ from protocol.messages.quorum import (
     QuorumRequest,
     QuorumResponse,
     RemoveVoterRequest,
+    RemoveVoterResponse,
     VoteRequest,
     VoteResponse,
 )
 from protocol.messages.records import MetadataRecord
 from protocol.quorum import kafka_rules as rules
-from protocol.quorum.context import ELECTION_TIMER, FETCH_TIMER, QuorumConfig, QuorumContext
+from protocol.quorum.context import ELECTION_TIMER, FETCH_TIMER, JOIN_TIMER, QuorumConfig, QuorumContext
 from protocol.quorum.election import FOLLOWER, Election, Role, can_grant_vote, is_electing
 from protocol.quorum.follower import QuorumFollower
 from protocol.quorum.leader import BEGIN_TIMER, CHANGE_TIMER, VOTER_TIMER_PREFIX, QuorumLeader
 from protocol.quorum.leader_state import LeaderState
 from protocol.quorum.log import QuorumLog, Snapshot
-from protocol.quorum.membership import VoterRequest, not_leader, response_to
+from protocol.quorum.membership import VoterRequest, VoterResponse, not_leader, response_to
 from protocol.quorum.voters import ReplicaKey, VoterSet, matches_voter
 
-TIMERS = frozenset({ELECTION_TIMER, FETCH_TIMER, BEGIN_TIMER, CHANGE_TIMER})
+TIMERS = frozenset({ELECTION_TIMER, FETCH_TIMER, JOIN_TIMER, BEGIN_TIMER, CHANGE_TIMER})
 
 
 class QuorumReplica:
@@ -102,6 +104,8 @@ class QuorumReplica:
             FetchSnapshotResponse: QuorumReplica._handle_fetch_snapshot_response,
             AddVoterRequest: QuorumReplica._handle_voter_change,
             RemoveVoterRequest: QuorumReplica._handle_voter_change,
+            AddVoterResponse: QuorumReplica._handle_voter_response,
+            RemoveVoterResponse: QuorumReplica._handle_voter_response,
         }
 
     # -- state that the node and tools read ----------------------------------------------------------------------------
@@ -248,6 +252,8 @@ class QuorumReplica:
                 self._become_prospective(now_ms)
         elif name == FETCH_TIMER:
             self._follower.send_fetch(now_ms)
+        elif name == JOIN_TIMER:
+            self._follower.join(now_ms)
         elif self._leader is not None and name.startswith(VOTER_TIMER_PREFIX):
             if not self._leader.expire_voter(now_ms, name):
                 self._resign(now_ms, self._leader, "no majority fetches")
@@ -305,6 +311,7 @@ class QuorumReplica:
         elif self.leader != leader:
             self._context.save(leader=leader)
         self._transition_to(Role.FOLLOWER)
+        self._follower.restart_joining(now_ms)
         self._follower.reset_fetch_timeout(now_ms)
         self._follower.send_fetch(now_ms)
 
@@ -494,3 +501,7 @@ class QuorumReplica:
             self._out.send(sender, not_leader(request, self.leader, self.epoch))
         else:
             self._leader.change_voters(now_ms, sender, request)
+
+    def _handle_voter_response(self, now_ms: TimeMs, sender: NodeId, response: VoterResponse) -> None:
+        """The response to a request by which this replica joins: what is missing then, its log says."""
+        self._follower.restart_joining(now_ms)

@@ -59,7 +59,7 @@ def test_recovery_holds_on_ray_as_on_sim(name: str, pool: ProcessPool, tmp_path:
 
 
 @pytest.mark.covers("M77", "M78", "D31", "D32", "K18")
-@pytest.mark.parametrize("name", ["bootstrap", "disk-replaced"])
+@pytest.mark.parametrize("name", ["bootstrap", "disk-replaced", "auto-join"])
 def test_quorum_scenario_holds_on_ray_as_on_sim(name: str, pool: ProcessPool, tmp_path: Path) -> None:
     check_on_ray_as_on_sim(FOLDER / f"quorum-{name}.yaml", tmp_path / "recording", pool)
 

@@ -13,9 +13,11 @@ from protocol.quorum.voters import ReplicaKey
 SOON_MS = 60_000
 
 
-def started(seed: str, size: int = 3, *, static: bool = False, observers: int = 0) -> QuorumHarness:
+def started(
+    seed: str, size: int = 3, *, static: bool = False, observers: int = 0, joins: bool = False
+) -> QuorumHarness:
     """A quorum of which every node has been started."""
-    harness = QuorumHarness(seed, size, static=static, observers=observers)
+    harness = QuorumHarness(seed, size, static=static, observers=observers, joins=joins)
     harness.start(*harness.disks)
     return harness
 

@@ -18,7 +18,13 @@ from experiments.hunt.fuzz.bias import Bias
 from experiments.hunt.fuzz.plan import Plan
 from experiments.hunt.fuzz.run import run_plan
 from experiments.hunt.fuzz.swarm import draw
-from protocol.config import METADATA_RETENTION_BYTES, METADATA_SNAPSHOT_BYTES, ClusterConfig, Generation
+from protocol.config import (
+    CONTROLLER_QUORUM_AUTO_JOIN_ENABLE,
+    METADATA_RETENTION_BYTES,
+    METADATA_SNAPSHOT_BYTES,
+    ClusterConfig,
+    Generation,
+)
 from protocol.errors import ErrorCode
 from protocol.ids import TopicPartition
 from protocol.messages.admin import AdminRequest
@@ -138,9 +144,10 @@ def test_a_second_disk_of_one_id_gets_no_vote() -> None:
     assert "remove it first" in outcome.message
 
 
-def plan_of(*faults: Fault) -> Plan:
+def plan_of(*faults: Fault, joins: bool = False) -> Plan:
     base = draw(3, Generation.KIP_966, Bias(controllers=3, brokers=3, weights={"crash": 1}))
-    return base.model_copy(update={"faults": faults, "voters": ()})
+    config = {**base.config, CONTROLLER_QUORUM_AUTO_JOIN_ENABLE: joins}
+    return base.model_copy(update={"faults": faults, "voters": (), "config": config})
 
 
 FAULTS: dict[str, tuple[Fault, ...]] = {
@@ -156,9 +163,10 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("joins", [False, True])
 @pytest.mark.parametrize("kind", FAULTS)
-def test_invariants_hold_while_controllers_fail(kind: str) -> None:
-    result = run_plan(plan_of(*FAULTS[kind]))
+def test_invariants_hold_while_controllers_fail(kind: str, joins: bool) -> None:
+    result = run_plan(plan_of(*FAULTS[kind], joins=joins))
     assert result.violation is None, result.violation
 
 

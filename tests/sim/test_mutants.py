@@ -39,7 +39,11 @@ FOCUSED = sorted(name for name, mutant in all_mutants().items() if mutant.focus.
 FOUND: dict[str, str | None] = {}  # what the first run with a focus violates; several mutants have one focus
 FINDINGS = {f"{HISTORY}.{finding.__name__}" for finding in Finding.__subclasses__()}
 OTHER = {WHOLE, ANSWERED, SERVED, RULE, "ProtocolInvariantError", "IndexError"}
-QUORUM = {invariant.__name__ for invariant in safety.SAFETY_INVARIANTS} | {*LIVENESS, chaos.HEALTHY_LEADER_STAYS}
+QUORUM = {invariant.__name__ for invariant in safety.SAFETY_INVARIANTS} | {
+    *LIVENESS,
+    chaos.HEALTHY_LEADER_STAYS,
+    chaos.CONTROLLERS_JOIN,
+}
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ from protocol.quorum.describe import OBSERVER_MS, describe_quorum, quorum_gauges
 from protocol.quorum.replica import QuorumReplica
 from protocol.quorum.state_file import format_voters
 from protocol.quorum.voters import ReplicaKey, VoterSet
-from tests.sim.quorum_helpers import SOON_MS, leader, settle, started
+from tests.sim.quorum_helpers import SOON_MS, leader, settle, started, voter_ids
 from tests.unit.protocol.messages.malformed_helpers import request
 
 
@@ -253,6 +253,51 @@ def test_a_timed_out_change_that_was_appended_stays_in_the_log() -> None:
     assert found.message == "not done within 300 ms: appended; it may still be committed"
     settled(harness)
     assert third.key in leader(harness).voters
+
+
+def test_a_change_that_is_confirmed_when_it_is_appended_need_not_be_committed() -> None:
+    harness = grown(observers=0)
+    first, third = leader(harness), harness.nodes[1002].replica
+    harness.cuts = {(first.key.id, node) for node in harness.ids}
+    assert response_to(harness, add(third.key, ack_when_committed=False)).error is ErrorCode.NONE
+    assert third.key in first.voters
+    assert first.log.voters.last_change >= first.high_watermark
+    settled(harness)
+    assert voter_ids(harness) == {(1000, 1001, 1002)}
+
+
+# -- controllers that join by themselves -------------------------------------------------------------------------------
+
+
+@pytest.mark.covers("D11", "D32")
+def test_controllers_join_one_by_one_and_again_with_another_disk() -> None:
+    harness = started("joining", 4, observers=1, joins=True)
+    assert harness.run_until(lambda: voter_ids(harness) == {(1000, 1001, 1002, 1003)}, SOON_MS)
+    former = harness.nodes[1003].replica.key
+    harness.crash(1003, Loss("all"))
+    harness.start(1003)
+    assert harness.run_until(lambda: harness.nodes[1003].replica.is_voter, SOON_MS)
+    settled(harness)
+    assert former not in leader(harness).voters
+    assert harness.responses == [], "no operator has asked for anything"
+
+
+def test_a_voter_that_is_removed_while_it_runs_joins_again() -> None:
+    harness = settled(started("removed", 3, joins=True))
+    assert harness.run_until(lambda: voter_ids(harness) == {(1000, 1001, 1002)}, SOON_MS)
+    first = leader(harness).key
+    gone = RemoveVoterRequest(correlation_id=1, voter_id=first.id, voter_uuid=first.uuid)
+    assert response_to(harness, gone).error is ErrorCode.NONE
+    assert first not in leader(harness).voters
+    assert harness.run_until(lambda: first in leader(harness).voters, SOON_MS)
+    settled(harness)
+
+
+@pytest.mark.parametrize(("static", "last_change"), [(False, 0), (True, -1)])
+def test_brokers_and_static_voters_do_not_join(static: bool, last_change: int) -> None:
+    harness = settled(started("not joining", 1, static=static, observers=1, joins=True))
+    harness.run_for(SOON_MS)
+    assert leader(harness).log.voters.last_change == last_change
 
 
 def test_removing_the_second_to_last_voter_commits_at_once() -> None:

@@ -63,6 +63,14 @@ def test_replicas_restart_without_their_state_and_become_voters_again(outcomes: 
     assert counts["voters on another disk"] > 5
 
 
+@pytest.mark.slow
+def test_controllers_that_join_by_themselves_violate_no_property_beside_an_operator() -> None:
+    bias = ChaosBias(sizes=(3, 5), static=False, always=("disk loss", "removals"), joins=True)
+    found = [chaos.run(seed, bias) for seed in range(12)]
+    assert [(seed, it.violation, it.detail) for seed, it in enumerate(found) if it.violation] == []
+    assert sum(it.counts["voters on another disk"] for it in found) > 10
+
+
 def test_seeds_draw_all_sizes_and_kinds_of_quorums() -> None:
     courses = [draw(seed) for seed in SEEDS]
     assert {course.size for course in courses} == {1, 2, 3, 4, 5}

@@ -30,6 +30,7 @@ SHOWS = {
     "leader-failover": ("M25", "J2"),
     "leader-recovery": ("M57", "M58", "C5", "C8", "N13"),
     "power-loss": ("E20", "E27"),
+    "quorum-auto-join": ("D11", "D32"),
     "quorum-bootstrap": ("M77", "D31", "D12", "D14", "D34"),
     "quorum-disk-replaced": ("M78", "D4", "D5", "D32", "D20"),
     "quorum-failover": ("M50", "D22"),

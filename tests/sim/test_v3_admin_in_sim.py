@@ -98,6 +98,7 @@ def test_partitions_are_added_and_removed_through_their_admin_paths() -> None:
         (create_topic("a b", ((0,),), {}), ErrorCode.INVALID_TOPIC_EXCEPTION),
         (delete_topic("nothing"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (reassign("t", 0, None), ErrorCode.NO_REASSIGNMENT_IN_PROGRESS),
+        (reassign("t", 0, (0, 1), may_change_factor=False), ErrorCode.INVALID_REPLICATION_FACTOR),
         (reassign("t", 5, (0, 1)), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (remove_partitions("t", (0,)), ErrorCode.INVALID_PARTITIONS),
         (alter_config("t", {"min.insync.replicas": 2}), ErrorCode.UNSUPPORTED_VERSION),

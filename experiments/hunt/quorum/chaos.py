@@ -1,7 +1,8 @@
 """Random runs: from a seed, set up a quorum, inject faults, heal everything, and check the result.
 
 Phase 1 injects a fault or ends one in each step, of the kinds that the run has, and appends values meanwhile. Phase 2
-heals all faults, lets the operator replace the voters whose disks are lost, and checks the liveness properties. Phase 3
+heals all faults, lets the operator replace the voters whose disks are lost, and checks the liveness properties; with
+`joins` the controllers do that, and all of them become voters (`ControllersJoin`). Phase 3
 partitions one voter of the healthy quorum for a while, which must not depose the leader (`HealthyLeaderStays`,
 KIP-996). The first violation ends the run.
 """
@@ -30,13 +31,17 @@ SETTLED_WITHIN_MS = 120_000
 LONGEST_PARTITION_MS = 15_000
 """The longest partition of phase 3, in virtual milliseconds."""
 HEALTHY_LEADER_STAYS = "HealthyLeaderStays"
+CONTROLLERS_JOIN = "ControllersJoin"
 _DEFECTS = (ProtocolError, LookupError, ArithmeticError, AssertionError, AttributeError, TypeError, ValueError)
 """Exceptions of a defective replica, which count as violations under their names."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChaosBias:
-    """Restricts what a seed draws (None: anything): only `faults` if given, else those in `always` and drawn ones."""
+    """Restricts what a seed draws (None: anything): only `faults` if given, else those in `always` and drawn ones. With
+    `joins`, which no seed draws, controllers make themselves voters (`controller.quorum.auto.join.enable`), unless
+    voters are static.
+    """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
     sizes: tuple[int, ...] | None = None
@@ -44,6 +49,7 @@ class ChaosBias:
     faults: tuple[str, ...] | None = None
     always: tuple[str, ...] = ()
     steps: int = STEPS
+    joins: bool = False
 
 
 NO_BIAS = ChaosBias()
@@ -63,6 +69,7 @@ class ChaosSettings:
     voters: int
     faults: tuple[str, ...]
     steps: int
+    joins: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +92,8 @@ def draw(seed: int, bias: ChaosBias = NO_BIAS) -> ChaosSettings:
     drawn = {fault for fault in FAULTS if rng.random() < share} | set(bias.always)
     faults = bias.faults or tuple(fault for fault in FAULTS if fault in drawn) or ("crash",)
     voters = rng.randint(1, size)
-    return ChaosSettings(seed, size, rng.randint(0, 2), static, rng.random() < 0.7, voters, faults, bias.steps)
+    observers, pinned = rng.randint(0, 2), rng.random() < 0.7
+    return ChaosSettings(seed, size, observers, static, pinned, voters, faults, bias.steps, bias.joins and not static)
 
 
 def run(seed: int, bias: ChaosBias = NO_BIAS, listener: Listener | None = None) -> ChaosOutcome:
@@ -113,8 +121,13 @@ class ChaosRun:
         self._vote_requests: list[NodeId] = []
         self._loss = self._duplication = 0.0
         self._latest_ms: int | None = None
-        name, static, observers = f"lab/{settings.seed}", settings.static, settings.observers
-        self.harness = QuorumHarness(name, settings.size, static=static, observers=observers)
+        self.harness = QuorumHarness(
+            f"lab/{settings.seed}",
+            settings.size,
+            static=settings.static,
+            observers=settings.observers,
+            joins=settings.joins,
+        )
         self.harness.listeners.append(self._count)
         self.operator = Operator(self.harness)
 
@@ -297,11 +310,18 @@ class ChaosRun:
         harness.heal()
         harness.run_until(lambda: not self.operator.has_open_requests(), SETTLED_WITHIN_MS)
         self._settle()
-        if not self.operator.replace_lost_voters():
+        if self.settings.joins:
+            if not harness.run_until(self._have_joined, SETTLED_WITHIN_MS):
+                raise PropertyViolatedError(CONTROLLERS_JOIN, f"the voters are {sorted(harness.view.voters)}")
+        elif not self.operator.replace_lost_voters():
             detail = f"{sorted(self.operator.lost_voters())} are voters still"
             raise PropertyViolatedError("ReconfigurationNotStuck", detail)
         harness.append()
         self._settle()
+
+    def _have_joined(self) -> bool:
+        view = self.harness.view
+        return all(is_voter_of(view.keys[node], view.voters) for node in self.harness.ids)
 
     def _settle(self) -> None:
         self.harness.run_until(self.harness.is_settled, SETTLED_WITHIN_MS)

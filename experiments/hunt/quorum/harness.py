@@ -83,10 +83,11 @@ class ReplicaNode:
 class QuorumHarness(Recorder):
     """A simulated quorum of `size` controllers and some brokers (`observers`, which never vote). With `static` all
     controllers are voters by configuration; else the first is formatted as the only voter, and the others are observers
-    until they are added. `last_request_id` is the operator's last correlation id, `responses` are those it received.
+    until they are added, or with `joins` add themselves. `last_request_id` is the operator's last correlation id,
+    `responses` are those that it received.
     """
 
-    def __init__(self, seed: str, size: int, *, static: bool = False, observers: int = 0) -> None:
+    def __init__(self, seed: str, size: int, *, static: bool = False, observers: int = 0, joins: bool = False) -> None:
         spec = ClusterSpec(observers, size, ClusterConfig(), crc32(seed.encode()), voters=())
         model = NetworkModel(jitter_ms=JITTER_MS)
         self.cluster = SimCluster(
@@ -95,7 +96,7 @@ class QuorumHarness(Recorder):
         self.cluster.recorder = self
         self.cluster.on_event = self._after_input
         self.cluster.on_outcome = self._take_response
-        self.ids, self.observers, self.static = spec.controller_ids, spec.broker_ids, static
+        self.ids, self.observers, self.static, self.joins = spec.controller_ids, spec.broker_ids, static, joins
         self.disks = {node: self.cluster.disks[node] for node in (*self.ids, *self.observers)}
         self.nodes: dict[NodeId, ReplicaNode] = {}
         self.last_request_id = 0
@@ -123,7 +124,8 @@ class QuorumHarness(Recorder):
     def build(self, node: NodeId, kind: type[ReplicaNode] = ReplicaNode) -> ReplicaNode:
         """The node factory: a new incarnation of a replica, on its disk."""
         self._incarnations += 1
-        config = QuorumConfig(CLUSTER, voters=self.ids if self.static else (), bootstrap=self.ids)
+        voters = self.ids if self.static else ()
+        config = QuorumConfig(CLUSTER, voters=voters, bootstrap=self.ids, joins=self.joins)
         rng = Random(f"{self.cluster.spec.seed}/{self._incarnations}")
         return kind(node, config, self.disks[node], rng, self._incarnations)
 

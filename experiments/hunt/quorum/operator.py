@@ -1,7 +1,8 @@
 """The operator of a simulated quorum: adds and removes voters and replaces lost disks, within what KRaft tolerates.
 
 A disk may be lost only if every voter set that a replica may be using keeps a majority of intact disks, and no change
-of the voters is open. After the loss that voter is removed before another one is changed. KRaft guarantees nothing
+of the voters is open. Where controllers make themselves voters, a request of one without a vote may be open at any
+time, so it keeps its disk. After the loss that voter is removed before another one is changed. KRaft guarantees nothing
 beyond these rules; within them every violation is a defect.
 """
 
@@ -81,6 +82,8 @@ class Operator:
         sets = [voters for voters in view.sets_in_use() if is_voter_of(key, voters)]
         if any(ReplicaKey(node, NO_UUID) in voters for voters in sets):
             return False  # the voter set cannot tell a new disk from the lost one
+        if self._harness.joins and len(sets) < len(view.sets_in_use()):
+            return False
         return all(self._has_majority(voters, voters - {key}) for voters in sets)
 
     def can_add(self) -> bool:

@@ -274,13 +274,14 @@ class ChangesTakeTurns(SafetyInvariant):
 
 @dataclass
 class AckedChangeIsCommitted(SafetyInvariant):
-    """A change of the voters that a response confirms is committed."""
+    """A change of the voters that a response confirms to the operator is committed, if the request asks for that."""
 
     _asked: dict[int, VoterRequest] = field(default_factory=dict)
 
     def check(self, step: ReplicaStep, replica: QuorumReplica) -> Iterator[str]:
         cause, changes = step.cause, self.view.changes.values()
-        if isinstance(cause, VoterRequest):
+        awaits_commit = not isinstance(cause, AddVoterRequest) or cause.ack_when_committed
+        if isinstance(cause, VoterRequest) and step.sender == DRIVER and awaits_commit:
             self._asked[cause.correlation_id] = cause
         for send in step.sends:
             answer = send.message

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 from protocol.config import DEFAULT_REPLICATION_FACTOR, NUM_PARTITIONS, ClusterConfig
 from protocol.contract import Outbox
 from protocol.controller.placement import UsableBroker, place
+from protocol.controller.reassignments import require_same_factor
 from protocol.controller.topics import CLUSTER_DEFAULT, assigned_layout, name_error, requested_configs
 from protocol.errors import ErrorCode, Refused
 from protocol.ids import BrokerId, NodeId, TimeMs, TopicPartition
@@ -293,13 +294,20 @@ class Administration:
                         text = "" if not error else f"{key} is not being reassigned"
                     else:
                         _alive(live, (wanted.replicas,))
+                        if not message.allow_replication_factor_change:
+                            move = controller.moves.get(key)
+                            require_same_factor(wanted.replicas, move.target if move else controller.assigned(key))
                         yield from _request(paths.REASSIGNED, key, wanted.replicas)
                 except Refused as reason:
                     error, text = reason.error, reason.message
                 results.append(
                     PartitionResult(topic=key.topic, partition_index=key.partition, error=error, message=text)
                 )
-        return AlterPartitionReassignmentsResponse(correlation_id=message.correlation_id, partitions=tuple(results))
+        return AlterPartitionReassignmentsResponse(
+            correlation_id=message.correlation_id,
+            partitions=tuple(results),
+            allow_replication_factor_change=message.allow_replication_factor_change,
+        )
 
 
 def _each_topic(

@@ -78,15 +78,19 @@ class AdminScript(Script):
         yield from self.ask(ElectLeadersRequest(correlation_id=3, election_type=kind, topic_partitions=wanted))
 
     def do_reassign(self, command: Command) -> Iterator[str]:
-        """`reassign t-0=0,1,3 u-0=cancel`."""
-        topics = []
+        """`reassign t-0=0,1,3 u-0=cancel`; `reassign keeping t-0=0,1` does not allow another replication factor."""
+        topics, may_change_factor = [], not command.flag("keeping")
         for word in command.words():
             place, _, replicas = word.partition("=")
             topic, index = split_place(place)
             target = None if replicas == "cancel" else tuple(map(int, replicas.split(","))) if replicas != "-" else ()
             part = ReassignablePartition(partition_index=index, replicas=target)
             topics.append(ReassignableTopic(name=topic, partitions=(part,)))
-        yield from self.ask(AlterPartitionReassignmentsRequest(correlation_id=5, topics=tuple(topics)))
+        yield from self.ask(
+            AlterPartitionReassignmentsRequest(
+                correlation_id=5, topics=tuple(topics), allow_replication_factor_change=may_change_factor
+            )
+        )
 
     def do_create(self, command: Command) -> Iterator[str]:
         """`create a 0,1,2 3,4 flush.ms=5 / b partitions=2 replicas=3`: by replicas of each partition, or by counts."""

@@ -320,6 +320,8 @@ def test_an_impossible_reassignment_is_exit_code_1(bench: CliBench, tmp_path: Pa
     assert "Unknown broker id 9" in bench.fails(*execute, written(tmp_path, moved(0, 9)))
     elsewhere = {"partitions": [partition("no", replicas=[0])]}
     assert "Unable to find partition: no-0" in bench.fails(*execute, written(tmp_path, elsewhere))
+    smaller = (written(tmp_path, moved(0, 1)), "--disallow-replication-factor-change")
+    assert "The replication factor is changed from 3 to 2" in bench.fails(*execute, *smaller)
     assert bench.state().replicas == (0, 1, 2)
 
 

@@ -43,6 +43,8 @@ def test_partitions_are_added_and_the_last_are_removed(bench: CliBench) -> None:
     assert [line.split("\t")[2] for line in lines(bench)[1:]] == ["Partition: 0"]
     assert "INVALID_PARTITIONS" in bench.fails("topics", "--alter", "--topic", "t", "--remove-partitions", "1")
     assert "INVALID_PARTITIONS" in bench.fails("topics", "--alter", "--topic", "t", "--partitions", "1")
+    too_many = bench.fails("topics", "--alter", "--topic", "t", "--partitions", "10002")
+    assert "POLICY_VIOLATION: the request concerns 10001 partitions; allowed: at most 10000" in too_many
 
 
 @pytest.mark.covers("J12")

@@ -27,6 +27,7 @@ from protocol.messages.quorum import (
     QuorumFetchRequest,
     QuorumFetchResponse,
     RemoveVoterRecord,
+    RemoveVoterRequest,
     VoteRequest,
     VoteResponse,
 )
@@ -211,6 +212,20 @@ def test_votes_of_other_nodes_are_refused(sender: int) -> None:
     )
     assert (bench.node.is_active, bench.node.replica.epoch) == (True, 1)
     assert not bench.receive(NEXT, asked).node.is_active
+
+
+@pytest.mark.parametrize(
+    ("sender", "error"),
+    [
+        (THIRD, ErrorCode.VOTER_NOT_FOUND),
+        (0, ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
+        (CLIENT, ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
+    ],
+)
+def test_controllers_change_the_voters_without_an_access_control_entry(sender: int, error: ErrorCode) -> None:
+    bench = Bench(config=config_of(authorizer_class_name="standard")).activate()
+    bench.receive(sender, RemoveVoterRequest(correlation_id=5, voter_id=1009, voter_uuid="u"))
+    assert bench.sent(Response).error is error
 
 
 def test_an_unknown_timer_is_a_broken_invariant() -> None:

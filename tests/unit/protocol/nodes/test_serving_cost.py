@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from experiments.bench.controller import cluster_records, config, node_of
+from experiments.bench.controller import cluster_records, node_of
 from experiments.engines import admin_requests
 from experiments.support.metadata_fetch import metadata_fetch
 from protocol.contract import Send
@@ -45,7 +45,6 @@ from protocol.messages.records import RegisterBrokerRecord
 from protocol.messages.topics import DescribeTopicRequest
 from protocol.nodes.broker_sessions import SESSION_PREFIX
 from protocol.nodes.controller import ControllerNode
-from protocol.quorum.log import QuorumLog
 from tests.unit.protocol.node_helpers import CLIENT, CONTROLLER, BrokerBench, config_of
 from tests.unit.protocol.nodes.controller_bench import Bench
 
@@ -186,13 +185,12 @@ def answer_of(node: ControllerNode, request: Message) -> Message:
     return answer
 
 
-def test_a_broker_replays_a_long_log_in_parts_and_publishes_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    read, limit = QuorumLog.read, 1_000
-    monkeypatch.setattr(QuorumLog, "read", lambda log, offset, max_bytes=limit: read(log, offset, max_bytes))
+def test_a_broker_replays_a_long_log_in_parts_and_publishes_once() -> None:
+    limit = 1_000
     node = node_of(cluster_records(20))
     changes(node, 30)
     end = len(node.records)
-    bench = BrokerBench(config=config()).start()
+    bench = BrokerBench(config=config_of(controller_quorum_fetch_max_bytes=limit)).start()
     fetch, sizes = bench.sent(QuorumFetchRequest), list[int]()
     bench.registered()
     while bench.node.context.image.next_offset < end:
@@ -209,10 +207,7 @@ def test_a_broker_replays_a_long_log_in_parts_and_publishes_once(monkeypatch: py
 
 
 @pytest.mark.parametrize("is_far_behind", [False, True])
-def test_a_replica_behind_the_log_start_fetches_the_snapshot_in_parts(
-    monkeypatch: pytest.MonkeyPatch, is_far_behind: bool
-) -> None:
-    monkeypatch.setattr("protocol.quorum.leader.CHUNK_BYTES", 100)
+def test_a_replica_behind_the_log_start_fetches_the_snapshot_in_parts(is_far_behind: bool) -> None:
     bench = Bench(
         config=config_of(metadata_log_max_record_bytes_between_snapshots=2_000, metadata_max_retention_bytes=0)
     ).serve()
@@ -227,8 +222,13 @@ def test_a_replica_behind_the_log_start_fetches_the_snapshot_in_parts(
     assert [batch.base_offset for batch in answer.batches] == ([] if is_far_behind else [start])
     assert (answer.snapshot_end_offset == start) == is_far_behind
     if is_far_behind:
-        broker, parts = BrokerBench().start().publish(), list[int]()
+        config = config_of(controller_quorum_fetch_snapshot_max_bytes=100)
+        broker, parts = BrokerBench(config=config).start().publish(), list[int]()
         question: Message = broker.receive(CONTROLLER, numbered(answer, broker)).sent(FetchSnapshotRequest)
+        assert isinstance(question, FetchSnapshotRequest)
+        none = answer_of(node, replace(question, max_bytes=0))
+        assert isinstance(none, FetchSnapshotResponse)
+        assert (none.error, none.data) == (ErrorCode.INVALID_REQUEST, b"")
         while isinstance(question, FetchSnapshotRequest):
             assert broker.node.context.image.next_offset == 0
             part = answer_of(node, question)

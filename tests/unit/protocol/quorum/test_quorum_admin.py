@@ -31,7 +31,15 @@ from protocol.metadata.image import MetadataImage
 from protocol.quorum import state_file
 from protocol.quorum.leader_state import LeaderState
 from protocol.quorum.log import SNAPSHOT_FILE, QuorumLog
-from protocol.quorum.membership import Change, VoterRequest, blocking_reason, not_leader, rejection, response_to
+from protocol.quorum.membership import (
+    Change,
+    VoterRequest,
+    blocking_reason,
+    joining_request,
+    not_leader,
+    rejection,
+    response_to,
+)
 from protocol.quorum.state_file import format_voters
 from protocol.quorum.voters import ReplicaKey, VoterHistory, VoterSet
 from tests.unit.protocol.node_helpers import config_of
@@ -115,6 +123,41 @@ def test_a_change_waits_for_a_commit_in_the_epoch_an_earlier_change_and_the_repl
     assert blocking_reason(adding, history, leader_state, 11, 11) == ""
     history.append(11, AddVoterRecord(voter_id=C.id, voter_uuid=C.uuid))
     assert blocking_reason(adding, history, leader_state, 11, 12) == "another change is not committed"
+
+
+JOINING: list[tuple[ReplicaKey, VoterSet, VoterRequest | None]] = [
+    (B, THREE, None),
+    (B, BY_ID, None),
+    (NEW, THREE, add(NEW, ack_when_committed=False)),
+    (C, TWO, add(C, ack_when_committed=False)),
+    (OTHER_DISK, THREE, remove(B)),
+    (OTHER_DISK, ONE, add(OTHER_DISK, ack_when_committed=False)),
+]
+
+
+@pytest.mark.parametrize(("me", "voters", "expected"), JOINING)
+def test_a_controller_joins_by_ending_the_vote_of_its_former_disk_first(
+    me: ReplicaKey, voters: VoterSet, expected: VoterRequest | None
+) -> None:
+    assert joining_request(me, voters, correlation_id=7) == expected
+
+
+@pytest.mark.parametrize(
+    ("request_", "offset", "done"),
+    [
+        (add(NEW), -1, False),
+        (add(NEW), 10, False),
+        (add(NEW), 9, True),
+        (add(NEW, ack_when_committed=False), -1, False),
+        (add(NEW, ack_when_committed=False), 10, True),
+        (remove(B), 10, False),
+        (remove(B), 9, True),
+    ],
+)
+def test_a_change_is_done_when_it_is_committed_or_where_that_is_enough_appended(
+    request_: VoterRequest, offset: int, done: bool
+) -> None:
+    assert Change(9000, request_, 0, offset).is_done(high_watermark=10) is done
 
 
 @pytest.mark.covers("D35")
