@@ -332,13 +332,18 @@ ALLOW_EVERYONE_IF_NO_ACL_FOUND = _node("allow.everyone.if.no.acl.found", False, 
 )
 
 
-def parse_config(name: str, value: object, *, topic: bool = False) -> ConfigValue:
-    """The typed value of config `name`. Raises ConfigError for an unknown name (`topic`: not topic-scoped) or value."""
+def config_named(name: str, *, topic: bool = False) -> ConfigDef:
+    """The declaration of config `name`. Raises ConfigError for an unknown name (`topic`: not topic-scoped)."""
     definition = CONFIGS.get(name)
     if definition is None or (topic and not definition.topic_scoped):
         names = sorted(known for known, other in CONFIGS.items() if other.topic_scoped or not topic)
         raise ConfigError("config", name, ", ".join(names), did_you_mean(name, names))
-    return definition.parse(value)
+    return definition
+
+
+def parse_config(name: str, value: object, *, topic: bool = False) -> ConfigValue:
+    """The typed value of config `name`. Raises ConfigError, as `config_named`, also for a value."""
+    return config_named(name, topic=topic).parse(value)
 
 
 def config_text(value: ConfigValue) -> str:

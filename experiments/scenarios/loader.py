@@ -115,11 +115,17 @@ def _check_references(scenario: Scenario, source: str) -> None:
         place = f"steps[{index}].{step.kind}"
         if isinstance(step.fields, FaultStep):
             _check_fault(scenario, step.fields.fault, partitions, source, place)
-        elif isinstance(step.fields, TopicModel):
+        elif isinstance(step.fields, TopicModel) and not _is_to_be_refused(step.fields):
             _check_topic(scenario, step.fields, partitions, source, place)
         elif step.fields is not None:
             _check_nodes(scenario, step.fields, source, place)
-            _check_step_topic(step, step.fields, partitions, source, place)
+            if not _is_to_be_refused(step.fields):
+                _check_step_topic(step, step.fields, partitions, source, place)
+
+
+def _is_to_be_refused(fields: StrictModel) -> bool:
+    """Whether a step expects an error, so that what it names need not exist."""
+    return getattr(fields, "expect_error", None) is not None
 
 
 def _check_step_topic(step: Step, fields: StrictModel, partitions: dict[str, int], source: str, place: str) -> None:
@@ -182,16 +188,19 @@ def _check_assignment(scenario: Scenario, replicas: list[int], source: str, plac
 
 def _check_nodes(scenario: Scenario, fields: StrictModel, source: str, place: str) -> None:
     last, controllers = scenario.cluster.brokers - 1, scenario.cluster.controller_ids
+    is_refused = _is_to_be_refused(fields)
     for name, node in _named_nodes(fields):
         is_broker_field = name not in ("controller", "between", "from/to") or node < FIRST_CONTROLLER
+        if is_broker_field and is_refused:
+            continue
         if is_broker_field and not 0 <= node <= last:
             raise InputError(source, f"{place}.{name}", node, f"brokers 0 to {last}")
         if not is_broker_field and node not in controllers:
             allowed = f"controllers {controllers[0]} to {controllers[-1]}" if controllers else f"brokers 0 to {last}"
             raise InputError(source, f"{place}.{name}", node, allowed)
-    if isinstance(fields, ReassignStep) and fields.replicas is not None:
+    if isinstance(fields, ReassignStep) and fields.replicas is not None and not is_refused:
         _check_assignment(scenario, fields.replicas, source, f"{place}.replicas")
-    if isinstance(fields, AddPartitionsStep):
+    if isinstance(fields, AddPartitionsStep) and not is_refused:
         for index, replicas in enumerate(fields.assignments):
             _check_assignment(scenario, replicas, source, f"{place}.assignments[{index}]")
 

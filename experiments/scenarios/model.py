@@ -22,6 +22,7 @@ from experiments.support.fields import (
     ErrorName,
     GenerationName,
     Index,
+    OverrideName,
     ReleaseName,
     StrictModel,
     TopicConfig,
@@ -57,7 +58,11 @@ _Loss = Annotated[
 ]
 TopicField = Annotated[str, Field(description="name of an existing topic")]
 ExpectedError = Annotated[
-    ErrorName | None, Field(description="the step succeeds if and only if the response is this error code")
+    ErrorName | None,
+    Field(
+        description="the step succeeds if and only if the response is this error code; topics, partitions, brokers and "
+        "configs that it names need not exist"
+    ),
 ]
 
 
@@ -241,9 +246,25 @@ class ReassignStep(_PartitionStep):
         return self
 
 
-class ConfigureStep(StrictModel):
+class _RefusableStep(StrictModel):
+    """A step whose fields are checked only if it does not expect an error."""
+
+    expect_error: ExpectedError = None
+
+
+class ConfigureStep(_RefusableStep):
     topic: str | None = Field(default=None, description="name of a topic; left out: the whole cluster")
-    config: TopicConfig = Field(description="values by config name")
+    config: TopicConfig = Field(default_factory=dict, description="values by config name")
+    delete: list[OverrideName] = Field(
+        default_factory=list,
+        description="names of configs whose override is deleted, so that the value of the next wider scope is in force",
+    )
+
+    @model_validator(mode="after")
+    def _changes_each_once(self) -> ConfigureStep:
+        if not (self.config or self.delete) or not {*self.config}.isdisjoint(self.delete):
+            raise ValueError("allowed: config or delete or both, each name once")
+        return self
 
 
 class UpdateFeatureStep(StrictModel):
@@ -264,7 +285,11 @@ class VoterStep(StrictModel):
     expect_error: ExpectedError = None
 
 
-class TopicStep(StrictModel):
+class CreateTopicStep(TopicModel, _RefusableStep):
+    """As `topics`, and `expect_error`."""
+
+
+class TopicStep(_RefusableStep):
     name: TopicField
 
 
@@ -333,10 +358,10 @@ STEPS: dict[str, StepKind] = {
     "flush": StepKind(BrokerStep, "Flushes all logs of a broker to disk."),
     "elect": StepKind(ElectStep, "Requests a leader election, as Kafka's leader election tool does."),
     "reassign": StepKind(ReassignStep, "Begins or cancels a reassignment; does not wait until it has completed."),
-    "configure": StepKind(ConfigureStep, "Alters configs of a topic or of the cluster."),
+    "configure": StepKind(ConfigureStep, "Sets configs of a topic or of the cluster, or deletes what was set."),
     "update_feature": StepKind(UpdateFeatureStep, "Raises or lowers the level of a feature."),
     "unregister": StepKind(UnregisterStep, "Removes the registration of a broker."),
-    "create_topic": StepKind(TopicModel, "Creates a topic; ends when the running replicas have it."),
+    "create_topic": StepKind(CreateTopicStep, "Creates a topic; ends when the running replicas have it."),
     "delete_topic": StepKind(TopicStep, "Deletes a topic."),
     "add_partitions": StepKind(AddPartitionsStep, "Adds partitions to a topic."),
     "remove_partitions": StepKind(RemovePartitionsStep, "Removes the last partitions of a topic."),

@@ -246,16 +246,22 @@ class Runner:
                 )
         return None
 
-    def _administer(self, request: AdminRequest, expect_error: str | None = None) -> None:
+    def _administer(self, request: AdminRequest, expect_error: str | None = None) -> str | None:
+        """Makes a request; returns how it was refused, if that was expected, and None if it was carried out."""
         expected = ErrorCode[expect_error] if expect_error else ErrorCode.NONE
         outcome = self.clients.administer(request)
+        found = outcome.error.name + (f" ({outcome.message})" if outcome.message else "")
         if outcome.error is not expected:
-            text = f" ({outcome.message})" if outcome.message else ""
-            raise StepFailedError(f"found {outcome.error.name}{text}; expected {expected.name}")
+            raise StepFailedError(f"found {found}; expected {expected.name}")
+        return None if outcome.error is ErrorCode.NONE else found
 
-    def _create_topic(self, fields: model.TopicModel) -> None:
-        self._administer(admin_requests.create_topic(fields.name, fields.assignments, fields.config))
-        self._await_topic(fields.name, len(fields.assignments))
+    def _create_topic(self, fields: model.TopicModel) -> str | None:
+        expected = fields.expect_error if isinstance(fields, model.CreateTopicStep) else None
+        request = admin_requests.create_topic(fields.name, fields.assignments, fields.config)
+        refusal = self._administer(request, expected)
+        if refusal is None:
+            self._await_topic(fields.name, len(fields.assignments))
+        return refusal
 
     def _await_topic(self, name: str, count: int) -> None:
         """Waits until the topic has `count` partitions, and the running replicas, which clients reach, have it."""
@@ -269,55 +275,67 @@ class Runner:
 
         self.engine.run_until(everywhere, START_WITHIN_MS)
 
-    def _delete_topic(self, fields: model.TopicStep) -> None:
-        self._administer(admin_requests.delete_topic(fields.name))
-        self.clients.forget_topic(fields.name)
+    def _delete_topic(self, fields: model.TopicStep) -> str | None:
+        refusal = self._administer(admin_requests.delete_topic(fields.name), fields.expect_error)
+        if refusal is None:
+            self.clients.forget_topic(fields.name)
+        return refusal
 
-    def _add_partitions(self, fields: model.AddPartitionsStep) -> None:
+    def _add_partitions(self, fields: model.AddPartitionsStep) -> str | None:
         view = self.engine.view()
         present = 0 if view is None else sum(partition.topic == fields.name for partition in view.partitions)
-        self._administer(admin_requests.add_partitions(fields.name, present, fields.assignments))
-        self._await_topic(fields.name, present + len(fields.assignments))
+        request = admin_requests.add_partitions(fields.name, present, fields.assignments)
+        refusal = self._administer(request, fields.expect_error)
+        if refusal is None:
+            self._await_topic(fields.name, present + len(fields.assignments))
+        return refusal
 
-    def _remove_partitions(self, fields: model.RemovePartitionsStep) -> None:
+    def _remove_partitions(self, fields: model.RemovePartitionsStep) -> str | None:
         """Waits until the running brokers have removed their replicas: later partitions of these names are others."""
         removed = [TopicPartition(fields.name, index) for index in fields.partitions]
         view = self.engine.view()
-        held = [] if view is None else [(broker, name) for name in removed for broker in view.partitions[name].isr]
-        self._administer(admin_requests.remove_partitions(fields.name, fields.partitions))
-        self.clients.forget(removed)
-        self.engine.run_until(lambda: all(self.engine.replica(*place) is None for place in held), START_WITHIN_MS)
+        states = {} if view is None else view.partitions
+        held = [(broker, name) for name in removed if name in states for broker in states[name].isr]
+        request = admin_requests.remove_partitions(fields.name, fields.partitions)
+        refusal = self._administer(request, fields.expect_error)
+        if refusal is None:
+            self.clients.forget(removed)
+            self.engine.run_until(lambda: all(self.engine.replica(*place) is None for place in held), START_WITHIN_MS)
+        return refusal
 
-    def _configure(self, fields: model.ConfigureStep) -> None:
-        self._administer(admin_requests.alter_config(fields.topic, fields.config))
+    def _configure(self, fields: model.ConfigureStep) -> str | None:
+        changes = {**fields.config, **dict.fromkeys(fields.delete)}
+        return self._administer(admin_requests.alter_config(fields.topic, changes), fields.expect_error)
 
-    def _update_feature(self, fields: model.UpdateFeatureStep) -> None:
+    def _update_feature(self, fields: model.UpdateFeatureStep) -> str | None:
         kind = UpgradeType.UPGRADE if fields.downgrade is None else UpgradeType[f"{fields.downgrade.upper()}_DOWNGRADE"]
-        self._administer(admin_requests.update_feature(fields.feature, fields.level, kind), fields.expect_error)
+        return self._administer(admin_requests.update_feature(fields.feature, fields.level, kind), fields.expect_error)
 
-    def _unregister(self, fields: model.UnregisterStep) -> None:
-        self._administer(admin_requests.unregister_broker(fields.broker), fields.expect_error)
+    def _unregister(self, fields: model.UnregisterStep) -> str | None:
+        return self._administer(admin_requests.unregister_broker(fields.broker), fields.expect_error)
 
-    def _elect(self, fields: model.ElectStep) -> None:
+    def _elect(self, fields: model.ElectStep) -> str | None:
         kind = ElectionType[fields.type.upper()]
         request = admin_requests.elect_leader(fields.topic, fields.partition, kind, fields.desired_leader)
-        self._administer(request, fields.expect_error)
+        return self._administer(request, fields.expect_error)
 
-    def _reassign(self, fields: model.ReassignStep) -> None:
-        self._administer(admin_requests.reassign(fields.topic, fields.partition, fields.replicas), fields.expect_error)
+    def _reassign(self, fields: model.ReassignStep) -> str | None:
+        return self._administer(
+            admin_requests.reassign(fields.topic, fields.partition, fields.replicas), fields.expect_error
+        )
 
-    def _add_voter(self, fields: model.VoterStep) -> None:
+    def _add_voter(self, fields: model.VoterStep) -> str | None:
         self._require_running(fields.controller, True)
         self.engine.run_until(lambda: fields.controller in self.engine.quorum(), START_WITHIN_MS)
         uuid = self.engine.quorum()[fields.controller].uuid
-        self._administer(admin_requests.add_voter(fields.controller, uuid), fields.expect_error)
+        return self._administer(admin_requests.add_voter(fields.controller, uuid), fields.expect_error)
 
-    def _remove_voter(self, fields: model.VoterStep) -> None:
+    def _remove_voter(self, fields: model.VoterStep) -> str | None:
         self.engine.run_until(lambda: self.engine.active_controller() is not None, START_WITHIN_MS)
         active = self.engine.active_controller()
         voters = () if active is None else self.engine.quorum()[active].voters
         uuid = next((key.uuid for key in voters if key.id == fields.controller), "")
-        self._administer(admin_requests.remove_voter(fields.controller, uuid), fields.expect_error)
+        return self._administer(admin_requests.remove_voter(fields.controller, uuid), fields.expect_error)
 
     def _wait(self, fields: model.WaitStep) -> None:
         self.engine.run_for(fields.duration_ms)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from experiments.check.check_recording import check
 from experiments.check.recording import Recording
-from experiments.scenarios.loader import load_scenario
 from experiments.scenarios.model import Scenario, Step, WaitStep
 from experiments.scenarios.runner import Runner, run_recorded
 from tests.ray.cluster_helpers import ProcessPool
@@ -46,9 +45,9 @@ def _shorter(step: Step) -> Step:
     return step.model_copy(update={"fields": step.fields.model_copy(update={"duration_ms": LONGEST_WAIT_MS})})
 
 
-def check_on_ray_as_on_sim(path: Path, recording: Path, pool: ProcessPool) -> None:
-    """Runs the scenario on a cluster of its own, in processes of `pool`."""
-    scenario = with_short_times(load_scenario(path))
+def check_on_ray_as_on_sim(scenario: Scenario, recording: Path, pool: ProcessPool) -> None:
+    """Runs the scenario, with short times, on a cluster of its own, in processes of `pool`."""
+    scenario = with_short_times(scenario)
     engine = pool.engine(spec_of(scenario, 0))
     try:
         result = run_recorded(Runner(scenario, engine), recording)
