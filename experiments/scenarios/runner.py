@@ -23,8 +23,10 @@ from experiments.faults.inject import Injector
 from experiments.scenarios import expectations, model
 from experiments.scenarios.clients import ScenarioClients, ranges_of
 from experiments.scenarios.expectation_model import Expectation
+from experiments.scenarios.model import LossName
 from experiments.story.render import Heading
 from experiments.support.fields import StrictModel
+from protocol.controller.topics import CLUSTER_DEFAULT
 from protocol.errors import ErrorCode
 from protocol.ids import RECOVERY_MANAGER, STORE, TopicPartition, is_broker, is_client, is_controller
 from protocol.messages.admin import AdminRequest
@@ -84,6 +86,7 @@ class Runner:
     clients: ScenarioClients = field(init=False)
     headings: list[Heading] = field(default_factory=list)
     _injector: Injector | None = None
+    _former: int | None = None
 
     def __post_init__(self) -> None:
         self.clients = ScenarioClients(self.engine)
@@ -131,17 +134,39 @@ class Runner:
     def _run_step(self, step: model.Step) -> str | None:
         """Calls the method of the step's kind (`model.STEPS`), `_produce` for `produce`, with the step's fields."""
         handle: Callable[[StrictModel | None], str | None] = getattr(self, f"_{step.kind}")
-        return handle(step.fields)
+        return handle(None if step.fields is None else self._with_ids(step.fields))
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
+
+    def _with_ids(self, fields: StrictModel) -> StrictModel:
+        """The fields of a step with ids in the place of words for the active and the former controller."""
+        if isinstance(fields, model.FaultStep):
+            named = {name: self._id_of(value) for name, value in fields.targets.items()}
+            return fields.model_copy(update={"fault": fields.fault.model_copy(update=named)}) if named else fields
+        named = {name: getattr(fields, name, None) for name in ("controller", "between", "source", "target")}
+        return fields.model_copy(update={name: self._id_of(it) for name, it in named.items() if it is not None})
+
+    def _id_of(self, value: object) -> object:
+        """A value, or the members of a list, with the id of a controller in the place of a word for it."""
+        if isinstance(value, list | tuple):
+            return type(value)(map(self._id_of, value))
+        if value in ("active", "active-controller"):
+            self.engine.run_until(lambda: self.engine.active_controller() is not None, START_WITHIN_MS)
+            self._former = self.engine.active_controller()
+            if self._former is None:
+                raise StepFailedError(f"no controller is active after {START_WITHIN_MS // 1000} s")
+        return self._former if value in model.CONTROLLER_WORDS else value
 
     def _is_unfenced(self, broker: int) -> bool:
         return broker in self.engine.unfenced()
 
     def _crash(self, fields: model.CrashStep) -> None:
         self._require_running(fields.node, True)
-        loss = Loss("records", fields.lose) if isinstance(fields.lose, int) else Loss(fields.lose)
-        self.engine.crash(fields.node, loss)
+        self.engine.crash(fields.node, _loss_of(fields.lose))
+
+    def _lose_disk(self, fields: model.LoseDiskStep) -> None:
+        self._require_running(fields.node, False)
+        self.engine.crash(fields.node, _loss_of(fields.lose))
 
     def _shutdown(self, fields: model.NodeStep) -> None:
         self._require_running(fields.node, True)
@@ -151,16 +176,21 @@ class Runner:
 
     def _start(self, fields: model.NodeStep) -> str | None:
         self._require_running(fields.node, False)
-        self.engine.start(fields.node)
-        if is_controller(fields.node):
-            up = self.engine.run_until(lambda: self._takes_part(fields.node), START_WITHIN_MS)
-            return None if up else "has not joined the quorum yet"
-        if not is_broker(fields.node):
-            return None
         known = self.clients.broker_epoch(fields.node)
+        self.engine.start(fields.node)
+        return self._await_start(fields.node, known)
+
+    def _await_start(self, node: int, known: int | None) -> str | None:
+        """Waits until a controller that has been started takes part in the quorum, or a broker is registered, in an
+        epoch other than the `known` one, and unfenced; returns what has not happened in time.
+        """
+        if is_controller(node):
+            up = self.engine.run_until(lambda: self._takes_part(node), START_WITHIN_MS)
+            return None if up else "has not joined the quorum yet"
+        if not is_broker(node):
+            return None
         up = self.engine.run_until(
-            lambda: self._is_unfenced(fields.node) and self.clients.broker_epoch(fields.node) != known,
-            START_WITHIN_MS,
+            lambda: self._is_unfenced(node) and self.clients.broker_epoch(node) != known, START_WITHIN_MS
         )
         return None if up else "not unfenced yet"
 
@@ -225,11 +255,26 @@ class Runner:
         """Begins a fault now. The loader has refused the step for any engine but the simulator."""
         assert isinstance(self.engine, CheckedEngine)
         if self._injector is None:
-            topics = {topic.name: topic for topic in self.scenario.topics}
+            topics = {topic.name: self._as_placed(topic) for topic in self.scenario.topics}
             self._injector = Injector(Controls(self.engine, topics, self.clients.next_id, within_tolerance=False))
         fault = fields.fault.model_copy(update={"at_ms": self.engine.now_ms(), "duration_ms": fields.duration})
+        cluster, nodes = self.engine.cluster, [node for node in fault.nodes if self.engine.is_running(node)]
+        before = {node: (cluster.incarnation_of(node), self.clients.broker_epoch(node)) for node in nodes}
         self._injector.inject(fault)
+        for node, (incarnation, epoch) in before.items():
+            if self.engine.is_running(node) and cluster.incarnation_of(node) != incarnation:
+                self._await_start(node, epoch)
         return fault.words()
+
+    def _as_placed(self, topic: model.TopicModel) -> model.TopicModel:
+        """The topic with the replicas that the controller has placed, where the scenario does not assign them."""
+        view = self.engine.published()
+        placed = [
+            [*state.replicas]
+            for key, state in sorted({} if view is None else view.partitions.items())
+            if key.topic == topic.name
+        ]
+        return topic if topic.assignments else topic.model_copy(update={"assignments": placed})
 
     # -- clients and administration ------------------------------------------------------------------------------------
 
@@ -257,10 +302,11 @@ class Runner:
 
     def _create_topic(self, fields: model.TopicModel) -> str | None:
         expected = fields.expect_error if isinstance(fields, model.CreateTopicStep) else None
-        request = admin_requests.create_topic(fields.name, fields.assignments, fields.config)
+        count, factor = fields.partitions or CLUSTER_DEFAULT, fields.replication_factor or CLUSTER_DEFAULT
+        request = admin_requests.create_topic(fields.name, fields.assignments, fields.config, count, factor)
         refusal = self._administer(request, expected)
         if refusal is None:
-            self._await_topic(fields.name, len(fields.assignments))
+            self._await_topic(fields.name, fields.partition_count(self.engine.spec.config))
         return refusal
 
     def _await_topic(self, name: str, count: int) -> None:
@@ -325,17 +371,17 @@ class Runner:
         )
 
     def _add_voter(self, fields: model.VoterStep) -> str | None:
-        self._require_running(fields.controller, True)
-        self.engine.run_until(lambda: fields.controller in self.engine.quorum(), START_WITHIN_MS)
-        uuid = self.engine.quorum()[fields.controller].uuid
-        return self._administer(admin_requests.add_voter(fields.controller, uuid), fields.expect_error)
+        self._require_running(fields.node, True)
+        self.engine.run_until(lambda: fields.node in self.engine.quorum(), START_WITHIN_MS)
+        uuid = self.engine.quorum()[fields.node].uuid
+        return self._administer(admin_requests.add_voter(fields.node, uuid), fields.expect_error)
 
     def _remove_voter(self, fields: model.VoterStep) -> str | None:
         self.engine.run_until(lambda: self.engine.active_controller() is not None, START_WITHIN_MS)
         active = self.engine.active_controller()
         voters = () if active is None else self.engine.quorum()[active].voters
-        uuid = next((key.uuid for key in voters if key.id == fields.controller), "")
-        return self._administer(admin_requests.remove_voter(fields.controller, uuid), fields.expect_error)
+        uuid = next((key.uuid for key in voters if key.id == fields.node), "")
+        return self._administer(admin_requests.remove_voter(fields.node, uuid), fields.expect_error)
 
     def _wait(self, fields: model.WaitStep) -> None:
         self.engine.run_for(fields.duration_ms)
@@ -359,6 +405,11 @@ class Runner:
 
     def _mismatch(self, fields: Expectation) -> str:
         return expectations.mismatch(fields, self.engine, self.clients)
+
+
+def _loss_of(lose: int | LossName) -> Loss:
+    """What a step says a disk loses, as the engines take it."""
+    return Loss("records", lose) if isinstance(lose, int) else Loss(lose)
 
 
 def run_recorded(runner: Runner, folder: Path) -> ScenarioResult:

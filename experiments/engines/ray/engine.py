@@ -116,8 +116,9 @@ class RayEngine(Engine):
             if not ray.is_initialized():
                 stack.enter_context(ray_session(address))
             store = spec.store_settings if spec.store_ids else None
+            racks = {broker: rack for broker in spec.broker_ids if (rack := spec.rack_of(broker)) is not None}
             self.cluster = ActorCluster(
-                nodes, spec.config, spec.seed, homes=homes, voters=spec.first_voters, store=store, former=former
+                nodes, spec.config, spec.seed, racks, homes, voters=spec.first_voters, store=store, former=former
             )
             stack.callback(end, self.cluster)
             self._resources = stack.pop_all()
