@@ -241,6 +241,12 @@ class Engine(ABC):
         """Ends a pause; the node handles the queued inputs in their order."""
 
     @abstractmethod
+    def set_clock(self, node: NodeId, skew_ms: int) -> None:
+        """Sets the clock of a node that does not run `skew_ms` ahead of true time (negative: behind), from its next
+        incarnation on.
+        """
+
+    @abstractmethod
     def is_running(self, node: NodeId) -> bool:
         """Whether the node's process exists; a paused one does."""
 

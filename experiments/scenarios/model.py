@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field, model_validator
 from experiments.check.invariants import INVARIANTS
 from experiments.engines.port import ClusterSpec
 from experiments.faults.kinds import AnyFault
+from experiments.faults.kinds.machines import MAX_SKEW_MS
 from experiments.scenarios.expectation_model import ControllerName, ControllerWord, Expectation
 from experiments.support.fields import (
     GENERATIONS,
@@ -220,6 +221,19 @@ class LoseDiskStep(NodeStep):
     lose: _Loss = Field(default="all", description="as of `crash`")
 
 
+class SetClockStep(NodeStep):
+    ahead: DurationMs = Field(default=0, ge=0, le=MAX_SKEW_MS, description="how far the clock is ahead of true time")
+    behind: DurationMs = Field(
+        default=0, ge=0, le=MAX_SKEW_MS, description="how far it is behind; neither: it is right"
+    )
+
+    @model_validator(mode="after")
+    def _one_side(self) -> SetClockStep:
+        if self.ahead and self.behind:
+            raise ValueError("allowed: either ahead or behind")
+        return self
+
+
 class LinkStep(StrictModel):
     """`between: [x, y]` both ways, `from: x` and `to: y` one way."""
 
@@ -395,6 +409,11 @@ STEPS: dict[str, StepKind] = {
     "resume": StepKind(NodeStep, "Lets a paused process go on."),
     "lose_disk": StepKind(
         LoseDiskStep, "Takes from the disk of a node that does not run what a crash of its machine would have taken."
+    ),
+    "set_clock": StepKind(
+        SetClockStep,
+        "Sets a node's clock. A process that runs is killed and started again, since time never jumps within one; its "
+        "page cache survives. The step then ends as `start` does.",
     ),
     "expire": StepKind(BrokerStep, "Ends the sessions of a broker with the store while the broker lives.", "`v3`"),
     "cut": StepKind(LinkStep, "Cuts links; messages on them are lost."),

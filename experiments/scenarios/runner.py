@@ -207,6 +207,17 @@ class Runner:
         self._require_running(fields.node, True)
         self.engine.resume(fields.node)
 
+    def _set_clock(self, fields: model.SetClockStep) -> str | None:
+        node, known = fields.node, self.clients.broker_epoch(fields.node)
+        runs = self.engine.is_running(node)
+        if runs:
+            self.engine.crash(node, Loss())
+        self.engine.set_clock(node, fields.ahead - fields.behind)
+        if not runs:
+            return "from its next start on"
+        self.engine.start(node)
+        return self._await_start(node, known)
+
     def _expire(self, fields: model.BrokerStep) -> None:
         self._require_running(STORE, True)
         self.engine.expire_sessions(fields.broker)
