@@ -420,8 +420,8 @@ STEPS: dict[str, StepKind] = {
     "heal": StepKind(HealStep, "Restores links; `heal: all` restores all of them."),
     "fault": StepKind(
         FaultStep,
-        "Begins a fault of any [kind](faults.md), whose fields it takes beside its own, and schedules its healing; the "
-        "next step begins at once.",
+        "Begins a fault of any [kind](faults.md), whose fields it takes beside its own, and schedules its healing. The "
+        "next step begins at once, or, where the fault restarts nodes, when these take part again.",
         "engine `sim`",
     ),
     "flush": StepKind(BrokerStep, "Flushes all logs of a broker to disk."),

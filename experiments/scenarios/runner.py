@@ -263,14 +263,16 @@ class Runner:
         return [node for node in self.engine.spec.node_ids if node not in others and not is_client(node)]
 
     def _fault(self, fields: model.FaultStep) -> str:
-        """Begins a fault now. The loader has refused the step for any engine but the simulator."""
+        """Begins a fault now, and waits for the nodes that it has restarted: what follows sees the state after it. The
+        loader has refused the step for any engine but the simulator.
+        """
         assert isinstance(self.engine, CheckedEngine)
         if self._injector is None:
             topics = {topic.name: self._as_placed(topic) for topic in self.scenario.topics}
             self._injector = Injector(Controls(self.engine, topics, self.clients.next_id, within_tolerance=False))
         fault = fields.fault.model_copy(update={"at_ms": self.engine.now_ms(), "duration_ms": fields.duration})
-        cluster, nodes = self.engine.cluster, [node for node in fault.nodes if self.engine.is_running(node)]
-        before = {node: (cluster.incarnation_of(node), self.clients.broker_epoch(node)) for node in nodes}
+        cluster = self.engine.cluster
+        before = {node: (cluster.incarnation_of(node), self.clients.broker_epoch(node)) for node in fault.nodes}
         self._injector.inject(fault)
         for node, (incarnation, epoch) in before.items():
             if self.engine.is_running(node) and cluster.incarnation_of(node) != incarnation:
