@@ -87,6 +87,8 @@ class Runner:
     headings: list[Heading] = field(default_factory=list)
     _injector: Injector | None = None
     _former: int | None = None
+    _restartable: dict[int, tuple[int, int | None]] = field(default_factory=dict)
+    """Nodes that a fault which leaves them running may have restarted since they had this incarnation."""
 
     def __post_init__(self) -> None:
         self.clients = ScenarioClients(self.engine)
@@ -271,13 +273,24 @@ class Runner:
             topics = {topic.name: self._as_placed(topic) for topic in self.scenario.topics}
             self._injector = Injector(Controls(self.engine, topics, self.clients.next_id, within_tolerance=False))
         fault = fields.fault.model_copy(update={"at_ms": self.engine.now_ms(), "duration_ms": fields.duration})
-        cluster = self.engine.cluster
-        before = {node: (cluster.incarnation_of(node), self.clients.broker_epoch(node)) for node in fault.nodes}
+        self._restartable |= {node: self._incarnation(node) for node in fault.nodes}
         self._injector.inject(fault)
-        for node, (incarnation, epoch) in before.items():
-            if self.engine.is_running(node) and cluster.incarnation_of(node) != incarnation:
-                self._await_start(node, epoch)
+        self._await_restarts()
+        for node in fault.nodes if fault.keeps_down else ():
+            del self._restartable[node]
         return fault.words()
+
+    def _incarnation(self, node: int) -> tuple[int, int | None]:
+        """The incarnation of a node of the simulator, and its broker epoch if it is a registered broker."""
+        assert isinstance(self.engine, CheckedEngine)
+        return self.engine.cluster.incarnation_of(node), self.clients.broker_epoch(node)
+
+    def _await_restarts(self) -> None:
+        """Waits until the nodes take part again that faults have restarted, when they began or were healed."""
+        for node, (incarnation, epoch) in self._restartable.items():
+            if self.engine.is_running(node) and self._incarnation(node)[0] != incarnation:
+                self._await_start(node, epoch)
+                self._restartable[node] = self._incarnation(node)
 
     def _as_placed(self, topic: model.TopicModel) -> model.TopicModel:
         """The topic with the replicas that the controller has placed, where the scenario does not assign them."""
@@ -400,6 +413,7 @@ class Runner:
         self.engine.run_for(fields.duration_ms)
 
     def _await(self, fields: model.AwaitStep) -> str | None:
+        self._await_restarts()
         began_ms = self.engine.now_ms()
 
         def holds() -> bool:
