@@ -9,6 +9,7 @@ import pytest
 from experiments.cli.server_properties import BROKER_CONFIGS, with_server_properties
 from experiments.support.errors import InputError
 from protocol.config import CONFIGS, Generation
+from tests.unit.experiments.cli.cli_helpers import Commands
 
 SERVER = r"""
 # A combined node
@@ -97,6 +98,12 @@ def test_a_wrong_file_is_one_line(path: Path, text: str, words: str) -> None:
         with_server_properties(path, Generation.KIP_966, {})
     assert words in str(caught.value)
     assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_up_refuses_a_wrong_file_before_it_starts_anything(command: Commands, path: Path) -> None:
+    path.write_text("min.insync.replicas=none\n")
+    line = command.refused("up", "--server-properties", str(path))
+    assert f"{path}: min.insync.replicas: found 'none'; allowed: a whole number >= 1" in line
 
 
 def test_every_config_of_a_broker_has_a_name_of_a_broker() -> None:
