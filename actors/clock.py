@@ -16,10 +16,10 @@ _NS_PER_MS = 1_000_000
 
 
 class UnixTime:
-    """Unix time in milliseconds, monotonic from the creation of this object on."""
+    """Unix time in milliseconds, monotonic from the creation of this object on. `skew_ms`: how far it is ahead."""
 
-    def __init__(self) -> None:
-        self._origin_ns = time.time_ns() - time.monotonic_ns()
+    def __init__(self, skew_ms: int = 0) -> None:
+        self._origin_ns = time.time_ns() - time.monotonic_ns() + skew_ms * _NS_PER_MS
 
     def now_ms(self) -> TimeMs:
         return self._now_ns() // _NS_PER_MS

@@ -157,6 +157,7 @@ class ActorCluster:
             seed=self._seed,
             loss_kind=member.loss_kind,
             loss_count=member.loss_count,
+            skew_ms=member.skew_ms,
             cut_to=cut_to,
             cut_from=cut_from,
             rack=self._racks.get(node),
@@ -223,6 +224,10 @@ class ActorCluster:
             member.loss_count += count
         elif DISK_LOSSES.index(kind) > DISK_LOSSES.index(member.loss_kind):
             member.loss_kind, member.loss_count = kind, count
+
+    def set_clock(self, node: NodeId, skew_ms: int) -> None:
+        """Sets the clock of a node so far ahead of Unix time, from its next start on."""
+        self._members[node].skew_ms = skew_ms
 
     def remove_actor(self, node: NodeId) -> None:
         """Ends the actor of a node that has exited or died; the disk stays as it is."""

@@ -44,8 +44,8 @@ class Member:
     `process` is the process of the present incarnation, or of the last one that is known, with the call `asked` for it
     under way. `poll` and `snapshot` are calls under way; `answered`: the present incarnation has answered a poll;
     `version` is that of its last snapshot (-1: none), `active_epoch` that of an active controller. `loss_kind` and
-    `loss_count` are applied to the disk before the next start; `disk` counts the disks before; `queues` are those of
-    the data and the control channel.
+    `loss_count` are applied to the disk before the next start; `disk` counts the disks before; `skew_ms` is how far
+    its clock is ahead from the next start on; `queues` are those of the data and the control channel.
     """
 
     actor: Handle = None
@@ -60,6 +60,7 @@ class Member:
     loss_kind: DiskLossKind = "none"
     loss_count: int = 0
     disk: int = 0
+    skew_ms: int = 0
     queues: tuple[MessageQueue, MessageQueue] = field(default_factory=lambda: (MessageQueue(), MessageQueue()))
 
 

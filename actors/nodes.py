@@ -111,10 +111,11 @@ class NodeSetup:
     """The parameters of a node's actor.
 
     `run` is the Ray namespace and the cluster id. `loss_kind` and `loss_count` are applied to `directory` before the
-    start (`storage.apply_loss`). `cut_to` and `cut_from` are the peers whose links are cut at the start. `rack` None
-    means the label of the Ray node. `voters` are the first voters of the quorum with the directory ids of their disks.
-    `predecessor` is the last known process of the node, which is killed if it still runs on the same machine. `former`
-    are the last incarnations of an earlier cluster with the same processes, whose frames are dropped.
+    start (`storage.apply_loss`). Its clock is `skew_ms` ahead of Unix time. `cut_to` and `cut_from` are the peers whose
+    links are cut at the start. `rack` None means the label of the Ray node. `voters` are the first voters of the quorum
+    with the directory ids of their disks. `predecessor` is the last known process of the node, which is killed if it
+    still runs on the same machine. `former` are the last incarnations of an earlier cluster with the same processes,
+    whose frames are dropped.
     """
 
     node: NodeId
@@ -127,6 +128,7 @@ class NodeSetup:
     seed: int
     loss_kind: DiskLossKind = "none"
     loss_count: int = 0
+    skew_ms: int = 0
     cut_to: tuple[NodeId, ...] = ()
     cut_from: tuple[NodeId, ...] = ()
     rack: str | None = None
@@ -294,7 +296,7 @@ class NodeShell:
         interval_bytes = setup.config.int_value(INDEX_INTERVAL_BYTES)
         self._storage = DiskStorage(setup.directory, owner, interval_bytes, self._files, LOCK_WAIT_S)
         self._reported_drops = 0
-        self._clock = clock = LoopClock()
+        self._clock = clock = LoopClock(setup.skew_ms)
         self._node = build_node(setup, self._storage, rack, clock.now_ms())
         self._transport = Transport(
             setup.incarnation, RayPeers(setup.run, setup.node), lambda error: self._host.fail(repr(error))

@@ -147,7 +147,6 @@ def node_ids(text: ConfigValue) -> tuple[int, ...]:
 
 _LONGEST_NUMBER = 40
 """The maximum number of characters of a number."""
-
 SHORT_MAX = 2**15 - 1
 INT_MAX = 2**31 - 1
 
@@ -277,6 +276,15 @@ NUM_PARTITIONS = ConfigDef("num.partitions", 1, "partitions", "Kafka", maximum=I
 DEFAULT_REPLICATION_FACTOR = ConfigDef("default.replication.factor", 1, "replicas", "Kafka", maximum=SHORT_MAX).declare(
     "Replication factor of a new topic that does not set it."
 )
+AUTO_LEADER_REBALANCE_ENABLE = _node("auto.leader.rebalance.enable", False, "", "KAFKA-13682").declare(
+    "Whether the controller elects preferred leaders by itself (Kafka's default: true), not only on request."
+)
+LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS = _node("leader.imbalance.check.interval.seconds", 300, "s", "Kafka").declare(
+    "Interval at which the controller looks for partitions that another replica than the preferred one leads."
+)
+LEADER_IMBALANCE_PERCENTAGE = _node("leader.imbalance.per.broker.percentage", 10, "%", "Kafka", minimum=0).declare(
+    "In v3, the share of a broker's preferred leaderships that others may have. Other generations ignore it, as Kafka."
+)
 UNCLEAN_LEADER_HOOK = _node("unclean.leader.hook", "", "", "KIP-704; C8").declare(
     "Routine `module:function` that a broker runs after an unclean election, before it lets followers into the ISR; "
     "empty: none."
@@ -341,13 +349,18 @@ ALLOW_EVERYONE_IF_NO_ACL_FOUND = _node("allow.everyone.if.no.acl.found", False, 
 )
 
 
-def parse_config(name: str, value: object, *, topic: bool = False) -> ConfigValue:
-    """The typed value of config `name`. Raises ConfigError for an unknown name (`topic`: not topic-scoped) or value."""
+def config_named(name: str, *, topic: bool = False) -> ConfigDef:
+    """The declaration of config `name`. Raises ConfigError for an unknown name (`topic`: not topic-scoped)."""
     definition = CONFIGS.get(name)
     if definition is None or (topic and not definition.topic_scoped):
         names = sorted(known for known, other in CONFIGS.items() if other.topic_scoped or not topic)
         raise ConfigError("config", name, ", ".join(names), did_you_mean(name, names))
-    return definition.parse(value)
+    return definition
+
+
+def parse_config(name: str, value: object, *, topic: bool = False) -> ConfigValue:
+    """The typed value of config `name`. Raises ConfigError, as `config_named`, also for a value."""
+    return config_named(name, topic=topic).parse(value)
 
 
 def config_text(value: ConfigValue) -> str:
@@ -405,9 +418,7 @@ def with_implied_strategy(changes: Mapping[str, Value], features: Features, stra
 
 METADATA_VERSION = "metadata.version"
 UNCLEAN_RECOVERY_ENABLED = "unclean.recovery.enabled"
-
 METADATA_VERSION_ELR = 2
-
 SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = {METADATA_VERSION: (1, 2), UNCLEAN_RECOVERY_ENABLED: (0, 1)}
 """The lowest and highest supported level of each feature. `metadata.version` 1 is before KIP-966; 2 adds the ELR,
 clean-shutdown epochs and empty ISRs (K2-K4, K7). `unclean.recovery.enabled` is KIP-966's flag (K8, N24).

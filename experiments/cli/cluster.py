@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -26,6 +27,7 @@ from experiments.cli.cluster_access import BootstrapServer, CommandConfig, OwnCl
 from experiments.cli.metadata_quorum import role_of
 from experiments.cli.output import ExitCode, Json, fail, fail_if, flag, option, print_result
 from experiments.cli.parse import KafkaReleaseOption, name_values, release_of
+from experiments.cli.server_properties import with_server_properties
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.engines.ray.cluster_state import DEFAULT_NAME, ClusterOptions, ClusterState, read_state, states
 from experiments.engines.ray.connection import own_state
@@ -93,6 +95,9 @@ def up(
     ] = Generation.KIP_966,
     kafka_release: KafkaReleaseOption = None,
     config: Annotated[list[str] | None, option("NAME=VALUE", "A static config; may be repeated.")] = None,
+    server_properties: Annotated[
+        Path | None, option("FILE", "A server.properties of Kafka's, for its broker configs; --config wins.")
+    ] = None,
     racks: Annotated[str | None, option("a,b,...", "One rack per broker.")] = None,
     name: ClusterName = DEFAULT_NAME,
     address: Annotated[str | None, option("HOST:PORT", "A Ray to run on. Default: a private one on 127.0.0.1.")] = None,
@@ -103,13 +108,18 @@ def up(
     if has_store and (controllers is not None or racks is not None):
         option_name = "--racks" if controllers is None else "--controllers"
         raise InputError(option_name, "", racks or controllers, f"no such option with --generation {generation.value}")
+    configs = name_values("--config", config)
+    if server_properties is not None:
+        configs, notes = with_server_properties(server_properties, generation, configs)
+        for note in notes:
+            typer.echo(f"isray: {note}", err=True)
     options = ClusterOptions(
         name=name,
         brokers=brokers,
         controllers=0 if has_store else controllers or 1,
         generation=generation,
         kafka_release=release_of(kafka_release, generation),
-        config=name_values("--config", config),
+        config=configs,
         racks=_racks(racks, brokers),
         address=address or os.environ.get("RAY_ADDRESS"),
     )

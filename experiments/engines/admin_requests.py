@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from protocol.controller.topics import CLUSTER_DEFAULT
 from protocol.ids import NodeId, TopicPartition
 from protocol.messages.cluster import FeatureUpdate, UnregisterBrokerRequest, UpdateFeaturesRequest, UpgradeType
 from protocol.messages.configs import (
@@ -46,11 +47,19 @@ def config_text(value: object) -> str:
 
 
 def create_topic(
-    name: str, assignments: Sequence[Sequence[int]], config: Mapping[str, object] | None = None
+    name: str,
+    assignments: Sequence[Sequence[int]],
+    config: Mapping[str, object] | None = None,
+    partitions: int = CLUSTER_DEFAULT,
+    replication_factor: int = CLUSTER_DEFAULT,
 ) -> CreateTopicsRequest:
-    """CreateTopics for one topic: `assignments` has one replica list per partition, `config` the topic's configs."""
+    """CreateTopics for one topic: `assignments` has one replica list per partition, `config` the topic's configs. With
+    no assignments the controller places so many `partitions` and replicas, by default as many as its configs say.
+    """
     topic = CreatableTopic(
         name=name,
+        num_partitions=partitions,
+        replication_factor=replication_factor,
         assignments=tuple(
             ReplicaAssignment(partition_index=index, broker_ids=tuple(replicas))
             for index, replicas in enumerate(assignments)

@@ -50,7 +50,7 @@ class ClusterSpec:
     `voters` are the controllers that form the first quorum, None for all of them; voters that the config names
     (`controller.quorum.voters`) take precedence. `store` are the settings of the store; None for a cluster without one,
     and for the default settings in generations whose metadata are in a store, which have no controllers. `racks`: the
-    brokers are in so many racks in turn (0: in none).
+    brokers are in so many racks in turn (0: in none), or the rack of each broker.
     """
 
     brokers: int
@@ -59,10 +59,12 @@ class ClusterSpec:
     seed: int = 0
     voters: tuple[NodeId, ...] | None = None
     store: StoreSettings | None = None
-    racks: int = 0
+    racks: int | tuple[str, ...] = 0
 
     def rack_of(self, broker: NodeId) -> str | None:
         """The rack that a broker registers; None where it has none."""
+        if isinstance(self.racks, tuple):
+            return self.racks[broker]
         return f"rack-{broker % self.racks}" if self.racks else None
 
     @property
@@ -237,6 +239,12 @@ class Engine(ABC):
     @abstractmethod
     def resume(self, node: NodeId) -> None:
         """Ends a pause; the node handles the queued inputs in their order."""
+
+    @abstractmethod
+    def set_clock(self, node: NodeId, skew_ms: int) -> None:
+        """Sets the clock of a node that does not run `skew_ms` ahead of true time (negative: behind), from its next
+        incarnation on.
+        """
 
     @abstractmethod
     def is_running(self, node: NodeId) -> bool:

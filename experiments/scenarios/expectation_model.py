@@ -7,15 +7,21 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field, model_validator
 
 from experiments.check.losses import Acks
-from experiments.support.fields import TEXT, Index, StrictModel, one_of
+from experiments.support.fields import TEXT, Index, StrictModel, is_whole, one_of
 from protocol.metrics import CLUSTER_METRICS, PARTITION_METRICS
 
 _MetricName = Annotated[str, one_of((*CLUSTER_METRICS, *PARTITION_METRICS))]
 Metrics = Annotated[dict[_MetricName, int], Field(min_length=1)]
 LostAcks = Annotated[Acks, one_of(get_args(Acks), form="1 or all"), TEXT]
+ControllerWord = Literal["active", "former"]
+"""The active controller when the step begins, and the one that the last `active` or `active-controller` was."""
+ControllerName = Annotated[
+    int | ControllerWord, one_of(get_args(ControllerWord), is_whole, "id of a controller, active or former")
+]
 CLUSTER_WIDE = ("voters", "controller_broker", "controller_epoch", "metrics")
 """Expectations about the cluster, which go with any subject or alone."""
-_NOT_OF_A_TOPIC = {"topic", "partition", "broker", "controller", "state", "role", *CLUSTER_WIDE}
+_OF_A_BROKER, _OF_A_CONTROLLER = {"state", "registration"}, {"role"}
+_NOT_OF_A_TOPIC = {"topic", "partition", "broker", "controller", *_OF_A_BROKER, *_OF_A_CONTROLLER, *CLUSTER_WIDE}
 
 
 class Expectation(StrictModel):
@@ -31,6 +37,7 @@ class Expectation(StrictModel):
     last_known_elr: list[int] | None = Field(default=None, description="partition: the last known ELR, as a set")
     last_known_leader: int | None = Field(default=None, description="partition: id of the last known leader")
     replicas: list[int] | None = Field(default=None, description="partition: the replicas, in order")
+    racks: list[str] | None = Field(default=None, description="partition: the racks of its replicas, in any order")
     leader_recovery_state: Literal["recovered", "recovering"] | None = Field(
         default=None, description="partition: the leader recovery state"
     )
@@ -59,10 +66,20 @@ class Expectation(StrictModel):
         default=None, description="partition: how often a new leader took back what consumers could read"
     )
     broker: Index | None = Field(default=None, description="subject: this broker")
-    state: Literal["fenced", "unfenced", "shutdown"] | None = Field(default=None, description="broker: its state")
-    controller: int | None = Field(default=None, description="subject: this controller")
-    role: Literal["leader", "follower", "observer"] | None = Field(
-        default=None, description="controller: its role in the quorum"
+    state: Literal["fenced", "unfenced", "shutdown"] | None = Field(
+        default=None, description="broker: its state; `shutdown` if its process does not run, whatever is registered"
+    )
+    registration: Literal["fenced", "unfenced", "controlled_shutdown", "none"] | None = Field(
+        default=None, description="broker: its registration with the controller, whether its process runs or not"
+    )
+    controller: ControllerName | None = Field(
+        default=None, description="subject: this controller; `active` and `former` as in other steps"
+    )
+    role: Literal["leader", "follower", "observer", "unattached", "prospective", "candidate", "resigned"] | None = (
+        Field(
+            default=None,
+            description="controller: its role in the quorum; `candidate` until it is the active controller",
+        )
     )
     voters: list[int] | None = Field(default=None, description="ids of the controllers that vote, as a set")
     controller_broker: int | None = Field(default=None, description="with a store: the broker that is the controller")
@@ -84,7 +101,7 @@ class Expectation(StrictModel):
                 raise ValueError(f"allowed: {metric} with topic and partition")
         if not subjects:
             return self
-        fitting = {"broker": {"state"}, "controller": {"role"}}.get(
+        fitting = {"broker": _OF_A_BROKER, "controller": _OF_A_CONTROLLER}.get(
             subjects[0], set(Expectation.model_fields) - _NOT_OF_A_TOPIC
         )
         if named - fitting or not (named or is_cluster_wide):

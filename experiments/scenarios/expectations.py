@@ -11,9 +11,12 @@ from experiments.scenarios.clients import ScenarioClients
 from experiments.scenarios.expectation_model import Expectation
 from protocol.controller.metrics import partition_metrics
 from protocol.events.controller import PartitionChanged
+from protocol.events.quorum import QuorumRoleChanged
 from protocol.ids import NO_LEADER, TopicPartition
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState
+from protocol.quorum.election import Role
 
+_PASSING_ROLES = (Role.UNATTACHED, Role.PROSPECTIVE, Role.CANDIDATE, Role.RESIGNED)
 LOSS_FIELDS = frozenset({"lost_acked", "lost_by_acks", "undecided", "deleted_by_retention"})
 """Expectations about what has become of acknowledged records."""
 
@@ -39,15 +42,14 @@ def _fields_of(state: PartitionState | PartitionChanged) -> dict[str, object]:
 
 def mismatch(expected: Expectation, engine: Engine, clients: ScenarioClients) -> str:
     """The expectations that do not hold, in words; empty if all hold."""
-    if expected.broker is not None and expected.state is not None:
-        wrong = _compare("state", _broker_state(engine, expected.broker), expected.state)
-    elif expected.controller is not None and expected.role is not None:
+    wrong = ""
+    if expected.broker is not None:
+        wrong = _broker_mismatch(expected, engine, expected.broker)
+    elif isinstance(expected.controller, int) and expected.role is not None:
         quorum = engine.quorum().get(expected.controller) if engine.is_running(expected.controller) else None
         wrong = _compare("role", None if quorum is None else quorum.role, expected.role)
     elif expected.topic is not None:
         wrong = _partition_mismatch(expected, engine, clients)
-    else:
-        wrong = ""
     return "; ".join(filter(None, (wrong, *_cluster_mismatches(expected, engine))))
 
 
@@ -80,16 +82,22 @@ def _partition_mismatch(expected: Expectation, engine: Engine, clients: Scenario
     if state is None:
         return f"the controller knows no partition {partition}"
     wrong = _state_mismatches(expected, _fields_of(state))
+    if expected.racks is not None:
+        racks = sorted(rack for broker in state.replicas if (rack := engine.spec.rack_of(broker)) is not None)
+        wrong.append(_compare("racks", racks, sorted(expected.racks)))
     if not any(wrong):
         wrong += _data_mismatches(expected, partition, state, engine, clients)
     return "; ".join(filter(None, wrong))
 
 
 def was_published(expected: Expectation, events: Iterable[TraceEvent]) -> bool:
-    """Whether the controller has published, among these events, a state of the partition that meets the expectation,
-    which names nothing but such a state.
+    """Whether one of these events shows a state that meets the expectation, which names nothing but such a state: one
+    of the partition that the controller has published, or a role that a controller does not keep.
     """
     wanted = expected.model_fields_set - {"topic", "partition", "within"}
+    if wanted == {"controller", "role"} and expected.role in _PASSING_ROLES:
+        changes = ((event.node, event.trace) for event in events if isinstance(event.trace, QuorumRoleChanged))
+        return any(node == expected.controller and change.role == expected.role for node, change in changes)
     partition = expected.topic and TopicPartition(expected.topic, expected.partition)
     for event in events:
         if wanted and isinstance(event.trace, PartitionChanged) and event.trace.partition == partition:
@@ -166,12 +174,21 @@ def _compare(name: str, found: object, wanted: object) -> str:
     return "" if found == wanted else f"{name}: found {'none' if found is None else found}; expected {wanted}"
 
 
-def _broker_state(engine: Engine, broker: int) -> str:
-    if not engine.is_running(broker):
-        return "shutdown"
+def _broker_mismatch(expected: Expectation, engine: Engine, broker: int) -> str:
+    """Compares the broker's process, and its registration."""
     view = engine.published()
-    registration = None if view is None else view.brokers.get(broker)
-    return "fenced" if registration is None or registration.fenced else "unfenced"
+    registered = None if view is None else view.brokers.get(broker)
+    state = "fenced" if registered is None or registered.fenced else "unfenced"
+    registration = "none" if registered is None else state
+    if registered is not None and not registered.fenced and registered.in_controlled_shutdown:
+        registration = "controlled_shutdown"
+    wrong = []
+    if expected.state is not None:
+        wrong.append(_compare("state", state if engine.is_running(broker) else "shutdown", expected.state))
+    if expected.registration is not None:
+        found = "unknown, since no controller is active" if view is None else registration
+        wrong.append(_compare("registration", found, expected.registration))
+    return "; ".join(filter(None, wrong))
 
 
 def describe_partitions(engine: Engine, clients: ScenarioClients) -> list[dict[str, object]]:

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 from experiments.faults.kinds import FAULT_KINDS
-from experiments.faults.schema import Fault
 from experiments.scenarios.expectation_model import Expectation
 from experiments.scenarios.model import (
+    CONTROLLER_WORDS,
     STEPS,
     AddPartitionsStep,
+    ControllerSide,
     FaultStep,
     LinkStep,
+    LoseDiskStep,
     NodeStep,
     ReassignStep,
     RemovePartitionsStep,
@@ -54,6 +57,10 @@ def scenario_from(raw: dict[str, object], source: str) -> Scenario:
     scenario = Scenario(**written, steps=steps)
     _check_references(scenario, source)
     cluster = scenario.cluster
+    if isinstance(cluster.racks, list) and len(cluster.racks) != cluster.brokers:
+        raise InputError(
+            source, "cluster.racks", cluster.racks, f"{cluster.brokers} racks, one per broker, or a number"
+        )
     if "kafka_release" in cluster.model_fields_set and Generation(cluster.generation) not in RELEASED:
         allowed = f"none with generation {cluster.generation}, which no release of Kafka has"
         raise InputError(source, "cluster.kafka_release", cluster.kafka_release, allowed)
@@ -97,13 +104,23 @@ def _fault_fields(raw: object, source: str, place: str) -> object:
             found = f"{shown(raw[name])}{did_you_mean(str(name), names)}"
             raise InputError(source, f"{place}.{name}", found, f"one of {', '.join(dict.fromkeys(names))}")
     own = {name: value for name, value in raw.items() if name != "duration"}
-    given = {name: raw[name] for name in ("kind", "duration") if name in raw}
-    return given | {"fault": validated(model, own | dict.fromkeys(_FAULT_TIMES, 1), source, place)}
+    given: dict[str, object] = {name: raw[name] for name in ("kind", "duration") if name in raw}
+    stood_in = {name: _stand_in(value) for name, value in own.items() if name != "kind"}
+    given["targets"] = {name: own[name] for name, value in stood_in.items() if value != own[name]}
+    return given | {"fault": validated(model, own | stood_in | dict.fromkeys(_FAULT_TIMES, 1), source, place)}
+
+
+def _stand_in(value: object) -> object:
+    """A value, or the members of a list, with the first controller in the place of a word for one of them."""
+    if isinstance(value, list):
+        return list(map(_stand_in, value))
+    return FIRST_CONTROLLER if value in get_args(ControllerSide) else value
 
 
 def _check_references(scenario: Scenario, source: str) -> None:
     """Brokers, controllers, topics and partitions that a step names must exist when the step begins."""
     partitions: dict[str, int] = {}
+    _check_former(scenario, source)
     if scenario.cluster.has_store:
         _require_v3(scenario, source)
     else:
@@ -114,12 +131,37 @@ def _check_references(scenario: Scenario, source: str) -> None:
     for index, step in enumerate(scenario.steps):
         place = f"steps[{index}].{step.kind}"
         if isinstance(step.fields, FaultStep):
-            _check_fault(scenario, step.fields.fault, partitions, source, place)
-        elif isinstance(step.fields, TopicModel):
+            _check_fault(scenario, step.fields, partitions, source, place)
+        elif isinstance(step.fields, TopicModel) and not _is_to_be_refused(step.fields):
             _check_topic(scenario, step.fields, partitions, source, place)
         elif step.fields is not None:
             _check_nodes(scenario, step.fields, source, place)
-            _check_step_topic(step, step.fields, partitions, source, place)
+            if not _is_to_be_refused(step.fields):
+                _check_step_topic(step, step.fields, partitions, source, place)
+
+
+def _check_former(scenario: Scenario, source: str) -> None:
+    """InputError where a step names the former controller before any step has named the active one."""
+    for index, step in enumerate(scenario.steps):
+        words = [*_words_of(step.fields)] if step.fields is not None else []
+        if any(word.startswith("active") for word in words):
+            return
+        if words:
+            allowed = "after a step that names the active controller"
+            raise InputError(source, f"steps[{index}].{step.kind}", words[0], allowed)
+
+
+def _words_of(fields: StrictModel) -> Iterator[str]:
+    """The words of a step that stand for controllers."""
+    targets = [*fields.targets.values()] if isinstance(fields, FaultStep) else [getattr(fields, "controller", None)]
+    for value in fields.sides if isinstance(fields, LinkStep) else targets:
+        members = value if isinstance(value, list) else [value]
+        yield from (it for it in members if isinstance(it, str) and it in CONTROLLER_WORDS)
+
+
+def _is_to_be_refused(fields: StrictModel) -> bool:
+    """Whether a step expects an error, so that what it names need not exist."""
+    return getattr(fields, "expect_error", None) is not None
 
 
 def _check_step_topic(step: Step, fields: StrictModel, partitions: dict[str, int], source: str, place: str) -> None:
@@ -147,12 +189,13 @@ def _check_step_topic(step: Step, fields: StrictModel, partitions: dict[str, int
         partitions[name] = left
 
 
-def _check_fault(scenario: Scenario, fault: Fault, partitions: dict[str, int], source: str, place: str) -> None:
+def _check_fault(scenario: Scenario, fields: FaultStep, partitions: dict[str, int], source: str, place: str) -> None:
     """The nodes and the partition that a fault names must exist."""
-    spec = scenario.cluster.spec()
+    spec, fault = scenario.cluster.spec(), fields.fault
+    stood_in = {FIRST_CONTROLLER} if scenario.cluster.has_store and fields.targets else set()
     for node in fault.nodes:
         known = spec.broker_ids if node in fault.brokers else spec.node_ids
-        if node not in known:
+        if node not in {*known, *stood_in}:
             raise InputError(source, place, f"node {node}", f"one of {', '.join(map(str, known))}")
     named = fault.partition_named
     if named is not None and named.partition >= partitions.get(named.topic, 0):
@@ -168,7 +211,7 @@ def _check_topic(scenario: Scenario, topic: TopicModel, partitions: dict[str, in
         factor = len(topic.assignments[0])
         if len(replicas) != factor:
             raise InputError(source, f"{place}.assignments[{index}]", replicas, f"{factor} brokers, as in the first")
-    partitions[topic.name] = len(topic.assignments)
+    partitions[topic.name] = topic.partition_count(scenario.cluster.spec().config)
 
 
 def _check_assignment(scenario: Scenario, replicas: list[int], source: str, place: str) -> None:
@@ -182,16 +225,21 @@ def _check_assignment(scenario: Scenario, replicas: list[int], source: str, plac
 
 def _check_nodes(scenario: Scenario, fields: StrictModel, source: str, place: str) -> None:
     last, controllers = scenario.cluster.brokers - 1, scenario.cluster.controller_ids
+    is_refused = _is_to_be_refused(fields)
     for name, node in _named_nodes(fields):
         is_broker_field = name not in ("controller", "between", "from/to") or node < FIRST_CONTROLLER
+        if is_broker_field and is_refused:
+            continue
         if is_broker_field and not 0 <= node <= last:
             raise InputError(source, f"{place}.{name}", node, f"brokers 0 to {last}")
         if not is_broker_field and node not in controllers:
             allowed = f"controllers {controllers[0]} to {controllers[-1]}" if controllers else f"brokers 0 to {last}"
             raise InputError(source, f"{place}.{name}", node, allowed)
-    if isinstance(fields, ReassignStep) and fields.replicas is not None:
+    if isinstance(fields, LoseDiskStep) and fields.urm:
+        raise InputError(source, place, "urm", "a node with a disk: broker, controller or store")
+    if isinstance(fields, ReassignStep) and fields.replicas is not None and not is_refused:
         _check_assignment(scenario, fields.replicas, source, f"{place}.replicas")
-    if isinstance(fields, AddPartitionsStep):
+    if isinstance(fields, AddPartitionsStep) and not is_refused:
         for index, replicas in enumerate(fields.assignments):
             _check_assignment(scenario, replicas, source, f"{place}.assignments[{index}]")
 
@@ -212,7 +260,7 @@ def _check_quorum(scenario: Scenario, source: str) -> None:
 def _named_nodes(fields: StrictModel) -> Iterator[tuple[str, int]]:
     for name in ("broker", "controller", "desired_leader", "controller_broker"):
         node = getattr(fields, name, None)
-        if node is not None:
+        if isinstance(node, int):
             yield name, node
     if isinstance(fields, LinkStep):
         place = "between" if fields.between else "from/to"
@@ -246,9 +294,10 @@ _NOT_V3 = "a generation other than v3"
 def _require_v3(scenario: Scenario, source: str) -> None:
     """InputError where a scenario of generation `v3` names what that does not have."""
     cluster = scenario.cluster
-    for name in ("controllers", "voters"):
+    reasons = dict.fromkeys(("controllers", "voters"), "in v3 a broker is controller") | {"racks": "v3 has no racks"}
+    for name, reason in reasons.items():
         if name in cluster.model_fields_set:
-            found, allowed = shown(getattr(cluster, name)), "nothing: in v3 a broker is controller"
+            found, allowed = shown(getattr(cluster, name)), f"nothing: {reason}"
             raise InputError(source, f"cluster.{name}", found, allowed)
     for place, name in _configs(scenario):
         generations = CONFIGS[name].generations
@@ -259,7 +308,7 @@ def _require_v3(scenario: Scenario, source: str) -> None:
         place, fields = f"steps[{index}].{step.kind}", step.fields
         if step.kind in ("configure", "update_feature", "unregister", "add_voter", "remove_voter"):
             raise InputError(source, place, Generation.V3.value, _NOT_V3)
-        if isinstance(fields, NodeStep) and (fields.urm or fields.controller is not None):
+        if isinstance(fields, NodeStep) and (fields.urm or isinstance(fields.controller, int)):
             raise InputError(source, place, "a node that v3 does not have", "broker or store")
         if isinstance(fields, LinkStep) and not {"controllers", "urm"}.isdisjoint(fields.sides):
             raise InputError(source, place, list(fields.sides), "a broker id, store or rest")

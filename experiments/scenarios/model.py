@@ -12,7 +12,8 @@ from pydantic import ConfigDict, Field, model_validator
 from experiments.check.invariants import INVARIANTS
 from experiments.engines.port import ClusterSpec
 from experiments.faults.kinds import AnyFault
-from experiments.scenarios.expectation_model import Expectation
+from experiments.faults.kinds.machines import MAX_SKEW_MS
+from experiments.scenarios.expectation_model import ControllerName, ControllerWord, Expectation
 from experiments.support.fields import (
     GENERATIONS,
     RELEASES,
@@ -22,6 +23,7 @@ from experiments.support.fields import (
     ErrorName,
     GenerationName,
     Index,
+    OverrideName,
     ReleaseName,
     StrictModel,
     TopicConfig,
@@ -29,7 +31,7 @@ from experiments.support.fields import (
     is_whole,
     one_of,
 )
-from protocol.config import ClusterConfig, Generation
+from protocol.config import NUM_PARTITIONS, ClusterConfig, Generation
 from protocol.ids import FIRST_CONTROLLER, RECOVERY_MANAGER, STORE
 from protocol.kafka_release import NEWEST, KafkaRelease
 from protocol.kafka_rules import KAFKA_RULES
@@ -43,21 +45,29 @@ from protocol.v3.store.settings import (
     StoreSettings,
 )
 
-SIDES = "a node id, controllers, urm, store or rest"
-_SideName = Literal["controllers", "urm", "store", "rest"]
+SIDES = "a node id, controllers, active-controller, former-controller, urm, store or rest"
+ControllerSide = Literal["active-controller", "former-controller"]
+_SideName = Literal["controllers", ControllerSide, "urm", "store", "rest"]
 Side = Annotated[int | _SideName, one_of(get_args(_SideName), is_whole, SIDES)]
-_LossName = Literal["none", "unflushed", "all"]
+CONTROLLER_WORDS = (*get_args(ControllerWord), *get_args(ControllerSide))
+"""The words that stand for a controller until the step begins."""
+RackName = Annotated[str, Field(min_length=1)]
+LossName = Literal["none", "unflushed", "all"]
 _Loss = Annotated[
-    _LossName | Index,
+    LossName | Index,
     one_of(
-        get_args(_LossName),
+        get_args(LossName),
         lambda value: is_whole(value) and value >= 0,
         "none, unflushed, all, or a number of records",
     ),
 ]
 TopicField = Annotated[str, Field(description="name of an existing topic")]
 ExpectedError = Annotated[
-    ErrorName | None, Field(description="the step succeeds if and only if the response is this error code")
+    ErrorName | None,
+    Field(
+        description="the step succeeds if and only if the response is this error code; topics, partitions, brokers and "
+        "configs that it names need not exist"
+    ),
 ]
 
 
@@ -96,6 +106,11 @@ class ClusterModel(StrictModel):
     generation: GenerationName = Field(default="kip-966", description=f"protocol generation: {', '.join(GENERATIONS)}")
     config: ClusterConfigs = Field(default_factory=dict, description="cluster-wide configs, by Kafka's names")
     store: V3Model | None = Field(default=None, description="with generation v3: the settings of the store")
+    racks: Annotated[int, Field(ge=1)] | Annotated[list[RackName], Field(min_length=1)] | None = Field(
+        default=None,
+        description="the rack of each broker, in the order of their ids; or how many racks they are in, in turn: "
+        "rack-0, rack-1, ...",
+    )
     kafka_release: ReleaseName = Field(
         default=NEWEST.value,
         description=f"in kip-497 and kip-966-elr, the release of Kafka whose rules hold: {', '.join(RELEASES)}",
@@ -121,15 +136,36 @@ class ClusterModel(StrictModel):
         )
         voters = None if self.voters is None else tuple(self.voters)
         store = self.store.settings() if self.store is not None else None
-        return ClusterSpec(self.brokers, self.controllers, config, seed, voters, store)
+        racks = tuple(self.racks) if isinstance(self.racks, list) else self.racks or 0
+        return ClusterSpec(self.brokers, self.controllers, config, seed, voters, store, racks)
 
 
 class TopicModel(StrictModel):
-    """A topic to create."""
+    """A topic to create: with the replicas of each partition, or as many as the controller is to place."""
 
     name: TopicName = Field(description="name of the new topic")
-    assignments: list[Assignment] = Field(min_length=1, description="one list of broker ids per partition")
+    assignments: list[Assignment] = Field(
+        default_factory=list, min_length=1, description="one list of broker ids per partition"
+    )
+    partitions: int | None = Field(
+        default=None, ge=1, description="without assignments: number of partitions; left out: `num.partitions`"
+    )
+    replication_factor: int | None = Field(
+        default=None,
+        ge=1,
+        description="without assignments: number of replicas; left out: `default.replication.factor`",
+    )
     config: TopicConfig = Field(default_factory=dict, description="configs of the topic, by Kafka's names")
+
+    @model_validator(mode="after")
+    def _one_form(self) -> TopicModel:
+        if self.assignments and (self.partitions, self.replication_factor) != (None, None):
+            raise ValueError("allowed: either assignments, or partitions and replication_factor")
+        return self
+
+    def partition_count(self, config: ClusterConfig) -> int:
+        """How many partitions the topic has; `config` is that of the cluster."""
+        return len(self.assignments) or self.partitions or config.int_value(NUM_PARTITIONS)
 
 
 class NodeStep(StrictModel):
@@ -138,7 +174,11 @@ class NodeStep(StrictModel):
     """
 
     broker: Index | None = Field(default=None, description="id of a broker")
-    controller: int | None = Field(default=None, description="id of a controller")
+    controller: ControllerName | None = Field(
+        default=None,
+        description="id of a controller; or `active`: the active controller, in v3 the broker that is it; or `former`: "
+        "the one that the last `active` was",
+    )
     urm: Literal[True] | None = Field(default=None, description="the unclean recovery manager")
     store: Literal[True] | None = Field(default=None, description="the store of generation v3")
 
@@ -150,8 +190,9 @@ class NodeStep(StrictModel):
 
     @property
     def node(self) -> int:
+        """The node's id, of a step in which ids stand for `active` and `former`."""
         given = (self.broker, self.controller, self.urm and RECOVERY_MANAGER, self.store and STORE)
-        return next(node for node in given if node is not None)
+        return next(node for node in given if isinstance(node, int))
 
 
 class _PartitionStep(StrictModel):
@@ -174,6 +215,23 @@ class CrashStep(NodeStep):
         "`all` (the disk is replaced by an empty one), or a number of records at the end of each log, as far as they "
         "are unflushed",
     )
+
+
+class LoseDiskStep(NodeStep):
+    lose: _Loss = Field(default="all", description="as of `crash`")
+
+
+class SetClockStep(NodeStep):
+    ahead: DurationMs = Field(default=0, ge=0, le=MAX_SKEW_MS, description="how far the clock is ahead of true time")
+    behind: DurationMs = Field(
+        default=0, ge=0, le=MAX_SKEW_MS, description="how far it is behind; neither: it is right"
+    )
+
+    @model_validator(mode="after")
+    def _one_side(self) -> SetClockStep:
+        if self.ahead and self.behind:
+            raise ValueError("allowed: either ahead or behind")
+        return self
 
 
 class LinkStep(StrictModel):
@@ -246,9 +304,25 @@ class ReassignStep(_PartitionStep):
         return self
 
 
-class ConfigureStep(StrictModel):
+class _RefusableStep(StrictModel):
+    """A step whose fields are checked only if it does not expect an error."""
+
+    expect_error: ExpectedError = None
+
+
+class ConfigureStep(_RefusableStep):
     topic: str | None = Field(default=None, description="name of a topic; left out: the whole cluster")
-    config: TopicConfig = Field(description="values by config name")
+    config: TopicConfig = Field(default_factory=dict, description="values by config name")
+    delete: list[OverrideName] = Field(
+        default_factory=list,
+        description="names of configs whose override is deleted, so that the value of the next wider scope is in force",
+    )
+
+    @model_validator(mode="after")
+    def _changes_each_once(self) -> ConfigureStep:
+        if not (self.config or self.delete) or not {*self.config}.isdisjoint(self.delete):
+            raise ValueError("allowed: config or delete or both, each name once")
+        return self
 
 
 class UpdateFeatureStep(StrictModel):
@@ -265,8 +339,14 @@ class UnregisterStep(BrokerStep):
 
 
 class VoterStep(StrictModel):
-    controller: int = Field(description="id of a controller")
+    controller: ControllerName = Field(description="id of a controller, `active` or `former`")
     expect_error: ExpectedError = None
+
+    @property
+    def node(self) -> int:
+        """As `NodeStep.node`."""
+        assert isinstance(self.controller, int)
+        return self.controller
 
 
 class AddVoterStep(VoterStep):
@@ -275,7 +355,11 @@ class AddVoterStep(VoterStep):
     )
 
 
-class TopicStep(StrictModel):
+class CreateTopicStep(TopicModel, _RefusableStep):
+    """As `topics`, and `expect_error`."""
+
+
+class TopicStep(_RefusableStep):
     name: TopicField
 
 
@@ -293,6 +377,8 @@ class FaultStep(StrictModel):
     kind: str = Field(description="kind of the fault")
     duration: DurationMs = Field(ge=1, description="how long the fault lasts; steps go on meanwhile")
     fault: AnyFault = Field(exclude=True)
+    targets: dict[str, object] = Field(default_factory=dict, exclude=True)
+    """The fields of the fault, as the file has them, in which words stand for controllers."""
 
 
 class AwaitStep(Expectation):
@@ -332,22 +418,30 @@ STEPS: dict[str, StepKind] = {
         NodeStep, "Stops a process, as a long garbage collection does; it takes no input and loses none."
     ),
     "resume": StepKind(NodeStep, "Lets a paused process go on."),
+    "lose_disk": StepKind(
+        LoseDiskStep, "Takes from the disk of a node that does not run what a crash of its machine would have taken."
+    ),
+    "set_clock": StepKind(
+        SetClockStep,
+        "Sets a node's clock. A process that runs is killed and started again, since time never jumps within one; its "
+        "page cache survives. The step then ends as `start` does.",
+    ),
     "expire": StepKind(BrokerStep, "Ends the sessions of a broker with the store while the broker lives.", "`v3`"),
     "cut": StepKind(LinkStep, "Cuts links; messages on them are lost."),
     "heal": StepKind(HealStep, "Restores links; `heal: all` restores all of them."),
     "fault": StepKind(
         FaultStep,
-        "Begins a fault of any [kind](faults.md), whose fields it takes beside its own, and schedules its healing; the "
-        "next step begins at once.",
+        "Begins a fault of any [kind](faults.md), whose fields it takes beside its own, and schedules its healing. The "
+        "next step begins at once, or, where the fault restarts nodes, when these take part again.",
         "engine `sim`",
     ),
     "flush": StepKind(BrokerStep, "Flushes all logs of a broker to disk."),
     "elect": StepKind(ElectStep, "Requests a leader election, as Kafka's leader election tool does."),
     "reassign": StepKind(ReassignStep, "Begins or cancels a reassignment; does not wait until it has completed."),
-    "configure": StepKind(ConfigureStep, "Alters configs of a topic or of the cluster."),
+    "configure": StepKind(ConfigureStep, "Sets configs of a topic or of the cluster, or deletes what was set."),
     "update_feature": StepKind(UpdateFeatureStep, "Raises or lowers the level of a feature."),
     "unregister": StepKind(UnregisterStep, "Removes the registration of a broker."),
-    "create_topic": StepKind(TopicModel, "Creates a topic; ends when the running replicas have it."),
+    "create_topic": StepKind(CreateTopicStep, "Creates a topic; ends when the running replicas have it."),
     "delete_topic": StepKind(TopicStep, "Deletes a topic."),
     "add_partitions": StepKind(AddPartitionsStep, "Adds partitions to a topic."),
     "remove_partitions": StepKind(RemovePartitionsStep, "Removes the last partitions of a topic."),

@@ -23,8 +23,10 @@ from experiments.faults.inject import Injector
 from experiments.scenarios import expectations, model
 from experiments.scenarios.clients import ScenarioClients, ranges_of
 from experiments.scenarios.expectation_model import Expectation
+from experiments.scenarios.model import LossName
 from experiments.story.render import Heading
 from experiments.support.fields import StrictModel
+from protocol.controller.topics import CLUSTER_DEFAULT
 from protocol.errors import ErrorCode
 from protocol.ids import RECOVERY_MANAGER, STORE, TopicPartition, is_broker, is_client, is_controller
 from protocol.messages.admin import AdminRequest
@@ -84,6 +86,9 @@ class Runner:
     clients: ScenarioClients = field(init=False)
     headings: list[Heading] = field(default_factory=list)
     _injector: Injector | None = None
+    _former: int | None = None
+    _restartable: dict[int, tuple[int, int | None]] = field(default_factory=dict)
+    """Nodes that a fault which leaves them running may have restarted since they had this incarnation."""
 
     def __post_init__(self) -> None:
         self.clients = ScenarioClients(self.engine)
@@ -131,17 +136,39 @@ class Runner:
     def _run_step(self, step: model.Step) -> str | None:
         """Calls the method of the step's kind (`model.STEPS`), `_produce` for `produce`, with the step's fields."""
         handle: Callable[[StrictModel | None], str | None] = getattr(self, f"_{step.kind}")
-        return handle(step.fields)
+        return handle(None if step.fields is None else self._with_ids(step.fields))
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
+
+    def _with_ids(self, fields: StrictModel) -> StrictModel:
+        """The fields of a step with ids in the place of words for the active and the former controller."""
+        if isinstance(fields, model.FaultStep):
+            named = {name: self._id_of(value) for name, value in fields.targets.items()}
+            return fields.model_copy(update={"fault": fields.fault.model_copy(update=named)}) if named else fields
+        named = {name: getattr(fields, name, None) for name in ("controller", "between", "source", "target")}
+        return fields.model_copy(update={name: self._id_of(it) for name, it in named.items() if it is not None})
+
+    def _id_of(self, value: object) -> object:
+        """A value, or the members of a list, with the id of a controller in the place of a word for it."""
+        if isinstance(value, list | tuple):
+            return type(value)(map(self._id_of, value))
+        if value in ("active", "active-controller"):
+            self.engine.run_until(lambda: self.engine.active_controller() is not None, START_WITHIN_MS)
+            self._former = self.engine.active_controller()
+            if self._former is None:
+                raise StepFailedError(f"no controller is active after {START_WITHIN_MS // 1000} s")
+        return self._former if value in model.CONTROLLER_WORDS else value
 
     def _is_unfenced(self, broker: int) -> bool:
         return broker in self.engine.unfenced()
 
     def _crash(self, fields: model.CrashStep) -> None:
         self._require_running(fields.node, True)
-        loss = Loss("records", fields.lose) if isinstance(fields.lose, int) else Loss(fields.lose)
-        self.engine.crash(fields.node, loss)
+        self.engine.crash(fields.node, _loss_of(fields.lose))
+
+    def _lose_disk(self, fields: model.LoseDiskStep) -> None:
+        self._require_running(fields.node, False)
+        self.engine.crash(fields.node, _loss_of(fields.lose))
 
     def _shutdown(self, fields: model.NodeStep) -> None:
         self._require_running(fields.node, True)
@@ -151,16 +178,21 @@ class Runner:
 
     def _start(self, fields: model.NodeStep) -> str | None:
         self._require_running(fields.node, False)
-        self.engine.start(fields.node)
-        if is_controller(fields.node):
-            up = self.engine.run_until(lambda: self._takes_part(fields.node), START_WITHIN_MS)
-            return None if up else "has not joined the quorum yet"
-        if not is_broker(fields.node):
-            return None
         known = self.clients.broker_epoch(fields.node)
+        self.engine.start(fields.node)
+        return self._await_start(fields.node, known)
+
+    def _await_start(self, node: int, known: int | None) -> str | None:
+        """Waits until a controller that has been started takes part in the quorum, or a broker is registered, in an
+        epoch other than the `known` one, and unfenced; returns what has not happened in time.
+        """
+        if is_controller(node):
+            up = self.engine.run_until(lambda: self._takes_part(node), START_WITHIN_MS)
+            return None if up else "has not joined the quorum yet"
+        if not is_broker(node):
+            return None
         up = self.engine.run_until(
-            lambda: self._is_unfenced(fields.node) and self.clients.broker_epoch(fields.node) != known,
-            START_WITHIN_MS,
+            lambda: self._is_unfenced(node) and self.clients.broker_epoch(node) != known, START_WITHIN_MS
         )
         return None if up else "not unfenced yet"
 
@@ -176,6 +208,17 @@ class Runner:
     def _resume(self, fields: model.NodeStep) -> None:
         self._require_running(fields.node, True)
         self.engine.resume(fields.node)
+
+    def _set_clock(self, fields: model.SetClockStep) -> str | None:
+        node, known = fields.node, self.clients.broker_epoch(fields.node)
+        runs = self.engine.is_running(node)
+        if runs:
+            self.engine.crash(node, Loss())
+        self.engine.set_clock(node, fields.ahead - fields.behind)
+        if not runs:
+            return "from its next start on"
+        self.engine.start(node)
+        return self._await_start(node, known)
 
     def _expire(self, fields: model.BrokerStep) -> None:
         self._require_running(STORE, True)
@@ -222,14 +265,42 @@ class Runner:
         return [node for node in self.engine.spec.node_ids if node not in others and not is_client(node)]
 
     def _fault(self, fields: model.FaultStep) -> str:
-        """Begins a fault now. The loader has refused the step for any engine but the simulator."""
+        """Begins a fault now, and waits for the nodes that it has restarted: what follows sees the state after it. The
+        loader has refused the step for any engine but the simulator.
+        """
         assert isinstance(self.engine, CheckedEngine)
         if self._injector is None:
-            topics = {topic.name: topic for topic in self.scenario.topics}
+            topics = {topic.name: self._as_placed(topic) for topic in self.scenario.topics}
             self._injector = Injector(Controls(self.engine, topics, self.clients.next_id, within_tolerance=False))
         fault = fields.fault.model_copy(update={"at_ms": self.engine.now_ms(), "duration_ms": fields.duration})
+        self._restartable |= {node: self._incarnation(node) for node in fault.nodes}
         self._injector.inject(fault)
+        self._await_restarts()
+        for node in fault.nodes if fault.keeps_down else ():
+            del self._restartable[node]
         return fault.words()
+
+    def _incarnation(self, node: int) -> tuple[int, int | None]:
+        """The incarnation of a node of the simulator, and its broker epoch if it is a registered broker."""
+        assert isinstance(self.engine, CheckedEngine)
+        return self.engine.cluster.incarnation_of(node), self.clients.broker_epoch(node)
+
+    def _await_restarts(self) -> None:
+        """Waits until the nodes take part again that faults have restarted, when they began or were healed."""
+        for node, (incarnation, epoch) in self._restartable.items():
+            if self.engine.is_running(node) and self._incarnation(node)[0] != incarnation:
+                self._await_start(node, epoch)
+                self._restartable[node] = self._incarnation(node)
+
+    def _as_placed(self, topic: model.TopicModel) -> model.TopicModel:
+        """The topic with the replicas that the controller has placed, where the scenario does not assign them."""
+        view = self.engine.published()
+        placed = [
+            [*state.replicas]
+            for key, state in sorted({} if view is None else view.partitions.items())
+            if key.topic == topic.name
+        ]
+        return topic if topic.assignments else topic.model_copy(update={"assignments": placed})
 
     # -- clients and administration ------------------------------------------------------------------------------------
 
@@ -246,16 +317,23 @@ class Runner:
                 )
         return None
 
-    def _administer(self, request: AdminRequest, expect_error: str | None = None) -> None:
+    def _administer(self, request: AdminRequest, expect_error: str | None = None) -> str | None:
+        """Makes a request; returns how it was refused, if that was expected, and None if it was carried out."""
         expected = ErrorCode[expect_error] if expect_error else ErrorCode.NONE
         outcome = self.clients.administer(request)
+        found = outcome.error.name + (f" ({outcome.message})" if outcome.message else "")
         if outcome.error is not expected:
-            text = f" ({outcome.message})" if outcome.message else ""
-            raise StepFailedError(f"found {outcome.error.name}{text}; expected {expected.name}")
+            raise StepFailedError(f"found {found}; expected {expected.name}")
+        return None if outcome.error is ErrorCode.NONE else found
 
-    def _create_topic(self, fields: model.TopicModel) -> None:
-        self._administer(admin_requests.create_topic(fields.name, fields.assignments, fields.config))
-        self._await_topic(fields.name, len(fields.assignments))
+    def _create_topic(self, fields: model.TopicModel) -> str | None:
+        expected = fields.expect_error if isinstance(fields, model.CreateTopicStep) else None
+        count, factor = fields.partitions or CLUSTER_DEFAULT, fields.replication_factor or CLUSTER_DEFAULT
+        request = admin_requests.create_topic(fields.name, fields.assignments, fields.config, count, factor)
+        refusal = self._administer(request, expected)
+        if refusal is None:
+            self._await_topic(fields.name, fields.partition_count(self.engine.spec.config))
+        return refusal
 
     def _await_topic(self, name: str, count: int) -> None:
         """Waits until the topic has `count` partitions, and the running replicas, which clients reach, have it."""
@@ -269,64 +347,75 @@ class Runner:
 
         self.engine.run_until(everywhere, START_WITHIN_MS)
 
-    def _delete_topic(self, fields: model.TopicStep) -> None:
-        self._administer(admin_requests.delete_topic(fields.name))
-        self.clients.forget_topic(fields.name)
+    def _delete_topic(self, fields: model.TopicStep) -> str | None:
+        refusal = self._administer(admin_requests.delete_topic(fields.name), fields.expect_error)
+        if refusal is None:
+            self.clients.forget_topic(fields.name)
+        return refusal
 
-    def _add_partitions(self, fields: model.AddPartitionsStep) -> None:
+    def _add_partitions(self, fields: model.AddPartitionsStep) -> str | None:
         view = self.engine.view()
         present = 0 if view is None else sum(partition.topic == fields.name for partition in view.partitions)
-        self._administer(admin_requests.add_partitions(fields.name, present, fields.assignments))
-        self._await_topic(fields.name, present + len(fields.assignments))
+        request = admin_requests.add_partitions(fields.name, present, fields.assignments)
+        refusal = self._administer(request, fields.expect_error)
+        if refusal is None:
+            self._await_topic(fields.name, present + len(fields.assignments))
+        return refusal
 
-    def _remove_partitions(self, fields: model.RemovePartitionsStep) -> None:
+    def _remove_partitions(self, fields: model.RemovePartitionsStep) -> str | None:
         """Waits until the running brokers have removed their replicas: later partitions of these names are others."""
         removed = [TopicPartition(fields.name, index) for index in fields.partitions]
         view = self.engine.view()
-        held = [] if view is None else [(broker, name) for name in removed for broker in view.partitions[name].isr]
-        self._administer(admin_requests.remove_partitions(fields.name, fields.partitions))
-        self.clients.forget(removed)
-        self.engine.run_until(lambda: all(self.engine.replica(*place) is None for place in held), START_WITHIN_MS)
+        states = {} if view is None else view.partitions
+        held = [(broker, name) for name in removed if name in states for broker in states[name].isr]
+        request = admin_requests.remove_partitions(fields.name, fields.partitions)
+        refusal = self._administer(request, fields.expect_error)
+        if refusal is None:
+            self.clients.forget(removed)
+            self.engine.run_until(lambda: all(self.engine.replica(*place) is None for place in held), START_WITHIN_MS)
+        return refusal
 
-    def _configure(self, fields: model.ConfigureStep) -> None:
-        self._administer(admin_requests.alter_config(fields.topic, fields.config))
+    def _configure(self, fields: model.ConfigureStep) -> str | None:
+        changes = {**fields.config, **dict.fromkeys(fields.delete)}
+        return self._administer(admin_requests.alter_config(fields.topic, changes), fields.expect_error)
 
-    def _update_feature(self, fields: model.UpdateFeatureStep) -> None:
+    def _update_feature(self, fields: model.UpdateFeatureStep) -> str | None:
         kind = UpgradeType.UPGRADE if fields.downgrade is None else UpgradeType[f"{fields.downgrade.upper()}_DOWNGRADE"]
-        self._administer(admin_requests.update_feature(fields.feature, fields.level, kind), fields.expect_error)
+        return self._administer(admin_requests.update_feature(fields.feature, fields.level, kind), fields.expect_error)
 
-    def _unregister(self, fields: model.UnregisterStep) -> None:
-        self._administer(admin_requests.unregister_broker(fields.broker), fields.expect_error)
+    def _unregister(self, fields: model.UnregisterStep) -> str | None:
+        return self._administer(admin_requests.unregister_broker(fields.broker), fields.expect_error)
 
-    def _elect(self, fields: model.ElectStep) -> None:
+    def _elect(self, fields: model.ElectStep) -> str | None:
         kind = ElectionType[fields.type.upper()]
         request = admin_requests.elect_leader(fields.topic, fields.partition, kind, fields.desired_leader)
-        self._administer(request, fields.expect_error)
+        return self._administer(request, fields.expect_error)
 
-    def _reassign(self, fields: model.ReassignStep) -> None:
+    def _reassign(self, fields: model.ReassignStep) -> str | None:
         request = admin_requests.reassign(
             fields.topic, fields.partition, fields.replicas, fields.allow_replication_factor_change
         )
-        self._administer(request, fields.expect_error)
+        return self._administer(request, fields.expect_error)
 
-    def _add_voter(self, fields: model.AddVoterStep) -> None:
-        self._require_running(fields.controller, True)
-        self.engine.run_until(lambda: fields.controller in self.engine.quorum(), START_WITHIN_MS)
-        uuid = self.engine.quorum()[fields.controller].uuid
-        request = admin_requests.add_voter(fields.controller, uuid, ack_when_committed=fields.ack_when_committed)
-        self._administer(request, fields.expect_error)
+    def _add_voter(self, fields: model.AddVoterStep) -> str | None:
+        self._require_running(fields.node, True)
+        self.engine.run_until(lambda: fields.node in self.engine.quorum(), START_WITHIN_MS)
+        uuid = self.engine.quorum()[fields.node].uuid
+        request = admin_requests.add_voter(fields.node, uuid, ack_when_committed=fields.ack_when_committed)
+        return self._administer(request, fields.expect_error)
 
-    def _remove_voter(self, fields: model.VoterStep) -> None:
+    def _remove_voter(self, fields: model.VoterStep) -> str | None:
         self.engine.run_until(lambda: self.engine.active_controller() is not None, START_WITHIN_MS)
         active = self.engine.active_controller()
         voters = () if active is None else self.engine.quorum()[active].voters
-        uuid = next((key.uuid for key in voters if key.id == fields.controller), "")
-        self._administer(admin_requests.remove_voter(fields.controller, uuid), fields.expect_error)
+        uuid = next((key.uuid for key in voters if key.id == fields.node), "")
+        return self._administer(admin_requests.remove_voter(fields.node, uuid), fields.expect_error)
 
     def _wait(self, fields: model.WaitStep) -> None:
         self.engine.run_for(fields.duration_ms)
 
     def _await(self, fields: model.AwaitStep) -> str | None:
+        self._await_restarts()
         began_ms = self.engine.now_ms()
 
         def holds() -> bool:
@@ -345,6 +434,11 @@ class Runner:
 
     def _mismatch(self, fields: Expectation) -> str:
         return expectations.mismatch(fields, self.engine, self.clients)
+
+
+def _loss_of(lose: int | LossName) -> Loss:
+    """What a step says a disk loses, as the engines take it."""
+    return Loss("records", lose) if isinstance(lose, int) else Loss(lose)
 
 
 def run_recorded(runner: Runner, folder: Path) -> ScenarioResult:

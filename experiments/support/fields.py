@@ -31,7 +31,7 @@ from pydantic_core import core_schema
 from experiments.support.durations import ALLOWED as DURATION_FORM
 from experiments.support.durations import format_duration, parse_duration_ms
 from protocol.broker.recovery import hook_named
-from protocol.config import UNCLEAN_LEADER_HOOK, Generation, parse_config
+from protocol.config import UNCLEAN_LEADER_HOOK, Generation, config_named, parse_config
 from protocol.controller.topics import MAX_NAME_LENGTH, name_error
 from protocol.errors import ErrorCode
 from protocol.kafka_release import KafkaRelease, kafka_release
@@ -232,11 +232,16 @@ def _read_switch(value: object) -> bool:
     raise ValueError("allowed: on or off")
 
 
+def expects_refusal(info: ValidationInfo) -> bool:
+    """Whether the model has a field `expect_error`, in front of the one that is checked, that names an error."""
+    return info.data.get("expect_error") is not None
+
+
 def _configs(topic: bool) -> BeforeValidator:
-    def check(value: object) -> object:
+    def check(value: object, info: ValidationInfo) -> object:
         if not isinstance(value, dict):
             raise ValueError("allowed: a mapping of config names to values")
-        for name, setting in value.items():
+        for name, setting in value.items() if not expects_refusal(info) else ():
             parsed = parse_config(name, setting, topic=topic)
             if name == UNCLEAN_LEADER_HOOK:
                 hook_named(str(parsed), resolve_name)
@@ -245,8 +250,12 @@ def _configs(topic: bool) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-def _check_topic_name(value: str) -> str:
-    if name_error(value) is not None:
+def _check_override(value: str, info: ValidationInfo) -> str:
+    return value if expects_refusal(info) else config_named(value, topic=True).name
+
+
+def _check_topic_name(value: str, info: ValidationInfo) -> str:
+    if name_error(value) is not None and not expects_refusal(info):
         allowed = f"at most {MAX_NAME_LENGTH} ASCII letters, digits, '.', '_' and '-'; not '.' or '..'"
         raise ValueError(f"allowed: {allowed}")
     return value
@@ -271,6 +280,8 @@ ReleaseName = Annotated[str, one_of(RELEASES, form=RELEASE.form), RELEASE]
 ConfigSetting = int | bool | str
 TopicConfig = Annotated[dict[str, ConfigSetting], _configs(topic=True)]
 """Topic configs by their Kafka names; each value is checked."""
+OverrideName = Annotated[str, AfterValidator(_check_override)]
+"""The name of a config that topics can override."""
 ClusterConfigs = Annotated[dict[str, ConfigSetting], _configs(topic=False)]
 """Static configs of nodes by their Kafka names; each value is checked."""
 Index = Annotated[int, Field(ge=0)]

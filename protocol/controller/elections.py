@@ -75,6 +75,20 @@ def elect_leaders(state: ControllerState, request: ElectLeadersRequest) -> Contr
     return ControllerResult(response, records, awaited)
 
 
+def preferred_leaders(state: ControllerState, limit: int) -> list[PartitionChangeRecord]:
+    """Elects the preferred leaders that may lead, of at most `limit` partitions that other replicas lead, in order."""
+    records: list[PartitionChangeRecord] = []
+    for key, partition in state.image.partitions():
+        if len(records) == limit:
+            break
+        record = None
+        if partition.leader not in (NO_LEADER, partition.replicas[0]):
+            record = state.change(key, Election.PREFERRED)
+        if record is not None:
+            records.append(record)
+    return records
+
+
 def _requested_elections(
     state: ControllerState, request: ElectLeadersRequest
 ) -> Sequence[tuple[TopicPartition, BrokerId | None]]:

@@ -78,13 +78,20 @@ def partition_records(
     return records
 
 
-def _assignment_error(state: ControllerState, replicas: tuple[BrokerId, ...], replication_factor: int) -> str:
+def replicas_error(state: ControllerState, replicas: tuple[BrokerId, ...]) -> str:
+    """Why no partition may have these replicas; empty if one may."""
     if not replicas:
         return "there are none"
     if unknown := [broker for broker in replicas if broker not in state.image.brokers]:
         return f"brokers {unknown} are not registered"
     if len(set(replicas)) != len(replicas):
         return f"a broker is named twice in {list(replicas)}"
+    return ""
+
+
+def _assignment_error(state: ControllerState, replicas: tuple[BrokerId, ...], replication_factor: int) -> str:
+    if invalid := replicas_error(state, replicas):
+        return invalid
     if len(replicas) != replication_factor:
         return f"there are {len(replicas)}, of other partitions {replication_factor}"
     if not any(map(state.image.is_active, replicas)):

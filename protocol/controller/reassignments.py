@@ -26,6 +26,7 @@ from protocol.config import MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE,
 from protocol.controller.context import ControllerState
 from protocol.controller.controller_result import ControllerResult, named_twice, partition_named
 from protocol.controller.partition_change import Election
+from protocol.controller.partitions import replicas_error
 from protocol.errors import ErrorCode, Refused
 from protocol.ids import BrokerId, TopicIdPartition
 from protocol.kafka_rules import DEAD_ORIGINAL_IN_ISR, RETURNING_REPLICA_ELIGIBLE
@@ -93,10 +94,8 @@ def _alter(
             raise Refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment is under way")
         original = tuple(broker for broker in partition.replicas if broker not in partition.adding_replicas)
         return _return_to(state, key, partition, original)
-    unknown = sorted(set(wanted.replicas) - set(state.image.brokers))
-    if not wanted.replicas or unknown or len(set(wanted.replicas)) != len(wanted.replicas):
-        reason = f"replicas {list(wanted.replicas)}: none, duplicates, or unknown brokers {unknown}"
-        raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
+    if invalid := replicas_error(state, wanted.replicas):
+        raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"replicas of partition {topic}-{key.partition}: {invalid}")
     if not may_change_factor:
         require_same_factor(wanted.replicas, partition.replicas, partition.adding_replicas, partition.removing_replicas)
     removes_only = bool(partition.removing_replicas) and not partition.adding_replicas

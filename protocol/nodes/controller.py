@@ -61,6 +61,7 @@ from protocol.nodes.broker_control import BrokerControl
 from protocol.nodes.broker_sessions import SESSION_PREFIX, BrokerSessions
 from protocol.nodes.controller_log import ControllerLog
 from protocol.nodes.controller_quorum import ControllerQuorum, DeferredEffects
+from protocol.nodes.leader_rebalance import REBALANCE_TIMER, LeaderRebalance
 from protocol.nodes.metadata_feed import SnapshotGenerator
 from protocol.nodes.refusals import refuse
 from protocol.quorum.context import QuorumConfig
@@ -127,8 +128,9 @@ class ControllerNode:
         self._log = ControllerLog(self.replica, config, rng, sessions, self._out)
         self._brokers = BrokerControl(self._log, sessions, self._out)
         is_sole = len(controllers) == 1
+        self._rebalance = LeaderRebalance(config, self._log, self._out)
         self._quorum = ControllerQuorum(
-            self.replica, self._log, self._brokers, sessions, self._deferred, self._out, is_sole
+            self.replica, self._log, self._brokers, sessions, self._rebalance, self._deferred, self._out, is_sole
         )
         self._handlers: dict[type[Message], Callable[[TimeMs, NodeId, Any], object]] = {
             **dict.fromkeys(self.replica.message_types, self.replica.receive),
@@ -213,6 +215,8 @@ class ControllerNode:
         self._log.metrics.now_ms = now_ms
         if name in RECOVERY_TIMERS:
             self._log.recoveries.fire(now_ms, name)
+        elif name == REBALANCE_TIMER:
+            self._rebalance.fire(now_ms)
         elif name.startswith(SESSION_PREFIX):
             self._brokers.expire_session(now_ms, name)
         elif not self.replica.fire(now_ms, name):

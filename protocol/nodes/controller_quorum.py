@@ -30,6 +30,7 @@ from protocol.messages.quorum import DescribeQuorumRequest, QuorumFetchRequest
 from protocol.nodes.broker_control import BrokerControl
 from protocol.nodes.broker_sessions import BrokerSessions
 from protocol.nodes.controller_log import ControllerLog
+from protocol.nodes.leader_rebalance import LeaderRebalance
 from protocol.nodes.refusals import refuse
 from protocol.quorum.describe import describe_quorum
 from protocol.quorum.replica import QuorumReplica
@@ -85,6 +86,7 @@ class ControllerQuorum:
     _log: ControllerLog
     _brokers: BrokerControl
     _sessions: BrokerSessions
+    _rebalance: LeaderRebalance
     _deferred: DeferredEffects
     _out: Outbox
     _is_sole: bool
@@ -140,11 +142,13 @@ class ControllerQuorum:
             self._replica.settle(now_ms)
         self._log.metrics.begin(now_ms)
         self._brokers.open_sessions(now_ms)
+        self._rebalance.begin(now_ms)
         self._out.trace(ControllerStarted(image.next_offset))
 
     def _resign(self) -> None:
         self.active_epoch = NO_EPOCH
         self._sessions.cancel_timers()
+        self._rebalance.end()
         answered = self._log.recoveries.abandon()
         for sender, request in self._deferred.discard(self._replica.high_watermark):
             if (sender, getattr(request, "correlation_id", None)) not in answered:

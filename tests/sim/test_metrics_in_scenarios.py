@@ -77,7 +77,7 @@ def test_without_a_controller_there_are_no_metrics() -> None:
         (
             {"metrics": {OFFLINE: 1}, "broker": 1, "leader": 1},
             "",
-            "with broker one or more of state; voters",
+            "with broker one or more of registration, state; voters",
         ),
         ({"metrics": {ELECTABLE_LEADERS: 1}}, "", f"{ELECTABLE_LEADERS} with topic and partition"),
     ],

@@ -106,6 +106,7 @@ class RayEngine(Engine):
         self._traces: list[TraceEvent] = []
         self._hash = hashlib.blake2b(digest_size=16)
         self._outcomes: dict[int, Message] = {}
+        self._skews_ms: dict[NodeId, int] = {}
         self._snapshots: dict[NodeId, NodeSnapshot] = {}
         self._store_view = StoreView()
         self._polled_at_s = 0.0
@@ -116,8 +117,9 @@ class RayEngine(Engine):
             if not ray.is_initialized():
                 stack.enter_context(ray_session(address))
             store = spec.store_settings if spec.store_ids else None
+            racks = {broker: rack for broker in spec.broker_ids if (rack := spec.rack_of(broker)) is not None}
             self.cluster = ActorCluster(
-                nodes, spec.config, spec.seed, homes=homes, voters=spec.first_voters, store=store, former=former
+                nodes, spec.config, spec.seed, racks, homes, voters=spec.first_voters, store=store, former=former
             )
             stack.callback(end, self.cluster)
             self._resources = stack.pop_all()
@@ -193,6 +195,10 @@ class RayEngine(Engine):
     def resume(self, node: NodeId) -> None:
         self._act()
         self.cluster.run_command(node, "resume")
+
+    def set_clock(self, node: NodeId, skew_ms: int) -> None:
+        self.cluster.set_clock(node, skew_ms)
+        self._skews_ms[node] = skew_ms
 
     def is_running(self, node: NodeId) -> bool:
         self._refresh_events()
@@ -353,7 +359,7 @@ class RayEngine(Engine):
         events: list[TraceEvent] = []
         for node, report in reports:
             for time_ms, trace in report.traces:
-                event = TraceEvent(self.time_of(time_ms), node, trace)
+                event = TraceEvent(self.time_of(time_ms) - self._skews_ms.get(node, 0), node, trace)
                 self._pass_on(event)
                 if self._keeps(trace):
                     events.append(event)

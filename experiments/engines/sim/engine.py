@@ -80,6 +80,9 @@ class SimEngine(Engine):
     def resume(self, node: NodeId) -> None:
         self.cluster.resume(node)
 
+    def set_clock(self, node: NodeId, skew_ms: int) -> None:
+        self.cluster.set_clock(node, skew_ms)
+
     def is_running(self, node: NodeId) -> bool:
         return node in self.cluster.nodes
 

@@ -34,4 +34,4 @@ def _section(kind: str, step: StepKind) -> str:
         return sections(*parts, field_table(step.fields, Expectation.model_fields))
     if kind == "expect":
         parts.append(first_paragraph(Expectation.__doc__))
-    return sections(*parts, field_table(step.fields, {"fault"} if kind == "fault" else ()))
+    return sections(*parts, field_table(step.fields, {"fault", "targets"} if kind == "fault" else ()))

@@ -114,6 +114,24 @@ def elect_leaders(
     return outcome | dict.fromkeys(changed, ErrorCode.NONE)
 
 
+def rebalance_leaders(controller: Controller) -> Procedure[None]:
+    """Moves leaderships back to the preferred replicas, of live brokers that lack too many of theirs; partitions that
+    are being reassigned stay as they are (Kafka's controller of the time did the same).
+    """
+    settings = controller.settings
+    assert settings.rebalance_ms is not None
+    preferred: dict[BrokerId, list[TopicPartition]] = {broker: [] for broker in sorted(controller.live)}
+    for key in controller.partitions():
+        preferred.get(controller.assigned(key)[0], []).append(key)
+    wanted = []
+    for broker, keys in preferred.items():
+        lacking = [key for key in keys if key in controller.states and controller.states[key].state.leader != broker]
+        if len(lacking) * 100 > len(keys) * settings.imbalance_percentage:
+            wanted += [key for key in lacking if key not in controller.moves]
+    yield from elect_leaders(controller, ElectionType.PREFERRED, wanted)
+    yield Later(Event.REBALANCE, settings.rebalance_ms)
+
+
 def controlled_shutdown(
     controller: Controller, broker: BrokerId, broker_epoch: int
 ) -> Procedure[tuple[TopicPartition, ...]]:

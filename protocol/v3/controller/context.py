@@ -25,7 +25,8 @@ class Settings:
     `unclean_allowed`: a replica outside the ISR may be elected. `min_isr` of topics without a value of their own.
     `attempts` of a conditional write, the pause before the second one (it doubles from then on), and the time after
     which an event whose attempts are used up is handled again. `agent_period_ms`: S1's 30 s. `moves_per_write`: how
-    many reassignments of a topic one transaction completes.
+    many reassignments of a topic one transaction completes. `rebalance_ms`: how often leaderships are moved back to the
+    preferred replicas (None: never) of brokers that lack more than `imbalance_percentage` of theirs.
     """
 
     leaders_write_isr: bool = True
@@ -36,6 +37,8 @@ class Settings:
     retry_ms: int = 5_000
     agent_period_ms: int = 30_000
     moves_per_write: int = 100
+    rebalance_ms: int | None = None
+    imbalance_percentage: int = 0
 
 
 @dataclass(slots=True)

@@ -34,6 +34,7 @@ class Event(StrEnum):
     ADDED = "partitions-add"
     REMOVED = "partitions-remove"
     ISR_CHANGE = "isr-change"
+    REBALANCE = "leader-rebalance"
 
 
 @dataclass(frozen=True, slots=True)

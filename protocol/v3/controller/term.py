@@ -34,7 +34,14 @@ from functools import partial
 from random import Random
 from typing import Any, ClassVar, Final
 
-from protocol.config import ISR_UPDATES, MIN_INSYNC_REPLICAS, ClusterConfig
+from protocol.config import (
+    AUTO_LEADER_REBALANCE_ENABLE,
+    ISR_UPDATES,
+    LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS,
+    LEADER_IMBALANCE_PERCENTAGE,
+    MIN_INSYNC_REPLICAS,
+    ClusterConfig,
+)
 from protocol.contract import Outbox
 from protocol.errors import ErrorCode, Refused
 from protocol.events.store import ControllerDeposed, ControllerElected, StoreAlert
@@ -50,13 +57,13 @@ from protocol.messages.v3 import (
     RemainingPartition,
     StopReplicaRequest,
 )
-from protocol.v3.controller.broker_changes import controlled_shutdown, on_broker_change
+from protocol.v3.controller.broker_changes import controlled_shutdown, on_broker_change, rebalance_leaders
 from protocol.v3.controller.context import Controller, Settings
 from protocol.v3.controller.decisions import Author
 from protocol.v3.controller.election import Elected
 from protocol.v3.controller.isr_updates import LEADER_WRITES, alter_isr, on_isr_change, remove_notifications
 from protocol.v3.controller.partitions import on_partitions_add, on_partitions_remove
-from protocol.v3.controller.procedure import BrokerCommand, Event, Procedure
+from protocol.v3.controller.procedure import BrokerCommand, Event, Later, Procedure
 from protocol.v3.controller.publishing import read_brokers, read_states, read_topics
 from protocol.v3.controller.reassignments import on_partitions_reassigned, on_wakeup, read_moves
 from protocol.v3.controller.runner import Runner, SessionOutlet
@@ -85,6 +92,8 @@ def on_controller_failover(controller: Controller) -> Procedure[None]:
     yield from remove_notifications()
     if controller.settings.leaders_write_isr:
         yield from on_isr_change(controller)
+    if controller.settings.rebalance_ms is not None:
+        yield Later(Event.REBALANCE, controller.settings.rebalance_ms)
 
 
 _EVENTS: Final = {
@@ -107,6 +116,7 @@ def procedures(controller: Controller) -> dict[Event, Callable[[], Procedure[Non
         Event.ADDED: partial(on_partitions_add, controller),
         Event.REMOVED: partial(on_partitions_remove, controller),
         Event.ISR_CHANGE: partial(on_isr_change, controller),
+        Event.REBALANCE: partial(rebalance_leaders, controller),
     }
 
 
@@ -223,9 +233,13 @@ class ControllerTerms:
             return
         self.end(now_ms)
         author = Author(self._broker, elected.epoch)
+        config = self._config
+        interval_ms = config.int_value(LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS) * 1_000
         settings = Settings(
-            leaders_write_isr=self._config.values[ISR_UPDATES] == LEADER_WRITES,
-            min_isr=self._config.int_value(MIN_INSYNC_REPLICAS),
+            leaders_write_isr=config.values[ISR_UPDATES] == LEADER_WRITES,
+            min_isr=config.int_value(MIN_INSYNC_REPLICAS),
+            rebalance_ms=interval_ms if config.values[AUTO_LEADER_REBALANCE_ENABLE] else None,
+            imbalance_percentage=config.int_value(LEADER_IMBALANCE_PERCENTAGE),
         )
         controller = Controller(author, settings)
         timeout_ms = self._settings.session_timeout_ms

@@ -29,6 +29,7 @@ def test_time_is_unix_time_and_follows_the_monotonic_clock(monkeypatch: pytest.M
     machine.monotonic_ns += 1_999_999
     assert clock.now_ms() == NOW_MS + 1
     assert UnixTime().now_ms() == NOW_MS - 3_600_000, "another process begins with the wall clock"
+    assert UnixTime(7_200_000).now_ms() == NOW_MS + 3_600_000, "a clock that is two hours ahead"
 
 
 @pytest.mark.parametrize("after_ms", [3, 0, -NOW_MS])

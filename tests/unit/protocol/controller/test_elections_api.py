@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from protocol.controller.administration import handle
 from protocol.controller.controller_result import ControllerResult
+from protocol.controller.elections import preferred_leaders
 from protocol.controller.partition_change import ChangeRequest, Election, decide
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER
@@ -71,6 +72,29 @@ def test_an_election_for_all_partitions_covers_those_that_need_one_without_a_lim
     assert len(found.records) == 25
     controller.apply(found.records)
     assert results_of(handle(controller.state, request)) == []
+
+
+# -- elections without a request ---------------------------------------------------------------------------------------
+
+
+def test_preferred_leaders_are_elected_where_they_may_lead_and_do_not() -> None:
+    """Partition 0 of `t` is led by another replica; 1 by the preferred one, 2 by none; of 3 and 4 the preferred leader
+    is out of the ISR or fenced; 5 is as partition 0."""
+    states: list[dict[str, object]] = [
+        {"isr": (0, 1), "leader": 0},
+        {"isr": (), "leader": NO_LEADER, "eligible_leader_replicas": (1,), "replicas": (4, 1, 2)},
+        {"isr": (1, 2), "leader": 1},
+        {"isr": (4, 1), "leader": 1, "replicas": (4, 1, 2)},
+        {"isr": (2, 0), "leader": 2},
+    ]
+    default = {"topic_id": "T", "replicas": (0, 1, 2)}
+    others = [PartitionRecord(**(default | {"partition_id": at} | state)) for at, state in enumerate(states, 1)]
+    controller = bench(*others, leader=1)
+    found = preferred_leaders(controller.state, limit=9)
+    assert [(record.partition_id, record.leader) for record in found] == [(0, 0), (5, 0)]
+    assert preferred_leaders(controller.state, limit=1) == found[:1]
+    controller.apply(found)
+    assert preferred_leaders(controller.state, limit=9) == []
 
 
 # -- the decision ------------------------------------------------------------------------------------------------------

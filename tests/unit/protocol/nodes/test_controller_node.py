@@ -9,7 +9,7 @@ import pytest
 from experiments.engines.admin_requests import alter_config, create_topic
 from experiments.engines.port import Loss
 from experiments.support.metadata_fetch import metadata_fetch
-from protocol.contract import Exit, Send
+from protocol.contract import Exit, Send, SetTimer
 from protocol.errors import CodecError, ErrorCode, ProtocolInvariantError
 from protocol.ids import METADATA_LOG
 from protocol.messages.admin import MetadataRequest, MetadataResponse
@@ -17,7 +17,9 @@ from protocol.messages.commands import ShutdownCommand
 from protocol.messages.metadata_batch import pack_records, unpack_records
 from protocol.messages.quorum import LeaderChangeRecord, QuorumFetchResponse
 from protocol.messages.records import ConfigRecord, PartitionChangeRecord
+from protocol.nodes import leader_rebalance
 from protocol.nodes.broker_sessions import SESSION_PREFIX
+from protocol.nodes.leader_rebalance import REBALANCE_TIMER
 from tests.unit.protocol.node_helpers import CLIENT, config_of, topic_records
 from tests.unit.protocol.nodes.controller_bench import SESSION_MS, Bench
 
@@ -44,6 +46,31 @@ def test_a_refused_request_has_a_message_and_writes_nothing() -> None:
     assert (answer.correlation_id, error) == (0, ErrorCode.TOPIC_ALREADY_EXISTS)
     assert "'t'" in message
     assert len(bench.node.records) == before
+
+
+# -- preferred leaders -------------------------------------------------------------------------------------------------
+
+
+def test_the_active_controller_moves_leaderships_back_and_goes_on_at_once_where_there_may_be_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(leader_rebalance, "MAX_ELECTIONS", 1)
+    bench = Bench(config=config_of(auto_leader_rebalance_enable=True, leader_imbalance_check_interval_seconds=60))
+    assert SetTimer(REBALANCE_TIMER, 60_000) in bench.effects
+    bench.serve()
+    bench.fire(f"{SESSION_PREFIX}0", SESSION_MS)
+    bench.register(0, "two")
+    bench.beat(0)
+    assert (bench.partition.leader, bench.partition.isr) == (1, (1, 2))
+    bench.fire(REBALANCE_TIMER, 60_000)
+    assert SetTimer(REBALANCE_TIMER, 120_000) in bench.effects
+    assert bench.partition.leader == 1, "the preferred replica is not in the ISR"
+    bench.propose(1, 1, 2, 0)
+    bench.fire(REBALANCE_TIMER, 120_000)
+    assert SetTimer(REBALANCE_TIMER, 120_000) in bench.effects
+    assert bench.partition.leader == 0
+    bench.fire(REBALANCE_TIMER, 120_000)
+    assert SetTimer(REBALANCE_TIMER, 180_000) in bench.effects
 
 
 # -- metadata log ------------------------------------------------------------------------------------------------------
