@@ -15,9 +15,9 @@ from typing import Annotated, NamedTuple, NoReturn
 import typer
 
 from experiments.cli.output import fail, fail_if, option
-from experiments.cli.parse import read_properties
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.support.errors import InputError
+from experiments.support.properties import read_properties
 from protocol.errors import ErrorCode
 from protocol.messages.admin import Result
 

@@ -52,20 +52,6 @@ def read_json(path: Path, shape: type[Shape], example: str) -> Shape:
         raise
 
 
-def read_properties(path: Path) -> dict[str, str]:
-    """A Java properties file with lines `name=value`, and comments that begin with # or !."""
-    properties = {}
-    for number, line in enumerate(read_text(path).splitlines(), 1):
-        text = line.strip()
-        if not text or text[0] in "#!":
-            continue
-        key, found, value = text.partition("=")
-        if not found or not key.strip():
-            raise InputError(str(path), f"line {number}", text, "name=value")
-        properties[key.strip()] = value.strip()
-    return properties
-
-
 def name_values(option: str, texts: Iterable[str] | None, prefix: str = "") -> dict[str, str]:
     """The values of an option that is given as NAME=VALUE, several times; names begin with `prefix`."""
     values = {}

@@ -27,10 +27,11 @@ from experiments.cli.cluster_access import (
 )
 from experiments.cli.help import App
 from experiments.cli.output import Json, fail, flag, option, print_json, print_result
-from experiments.cli.parse import one_of, only_with, read_properties
+from experiments.cli.parse import one_of, only_with
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.explorer.values import message_fields
 from experiments.support.errors import InputError, MissingInput
+from experiments.support.properties import read_properties
 from protocol.config import SHORT_MAX
 from protocol.errors import ErrorCode
 from protocol.messages.admin import Result
