@@ -15,6 +15,7 @@ from experiments.faults.kinds import AnyFault
 from experiments.scenarios.expectation_model import Expectation
 from experiments.support.fields import (
     GENERATIONS,
+    NOT_ON_THE_WIRE,
     RELEASES,
     Assignment,
     ClusterConfigs,
@@ -161,7 +162,7 @@ class _PartitionStep(StrictModel):
 
 class ProduceStep(_PartitionStep):
     records: int = Field(ge=1, description="how many records, each in a batch of its own")
-    acks: Annotated[Literal[0, 1, "all"], one_of(["all"], is_whole, "0, 1 or all")] = Field(
+    acks: Annotated[Literal[0, 1, "all"], one_of(["all"], is_whole, "0, 1 or all"), NOT_ON_THE_WIRE] = Field(
         default="all", description="acknowledgements that the producer asks for"
     )
     expect_error: ExpectedError = None
