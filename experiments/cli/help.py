@@ -4,7 +4,8 @@ Commands are registered with an `App`, a typer application whose help is plain t
 a line of their own where they are long, and the commands of a group are listed in sections.
 
 Wrong options and arguments are one line, like any other wrong input: typer finds them before a command runs, and raises
-an error of its own, which `as_input_error` converts to an `InputError` of the option, the argument or the command.
+an error of its own, which `as_input_error` converts to an `InputError` of the option, the argument or the command. It
+says of an option of Kafka's tool why the command does not have it (`kafka_tools.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import typer
 from pydantic import ValidationError
 from typer.core import TyperCommand, TyperGroup
 
+from experiments.cli.kafka_tools import refusal
 from experiments.support.errors import InputError, MissingInput
 from experiments.support.yaml_input import allowed_by, first_error
 from protocol.errors import did_you_mean
@@ -157,12 +159,16 @@ def as_input_error(error: Parsed) -> InputError | None:
         return MissingInput(f"the value of {error.option_name}", f"{error.option_name} VALUE")
     usage = _usage(context)
     if hasattr(error, "possibilities"):
+        if refused := refusal(context.command_path, error.option_name):
+            return refused
         params = context.command.get_params(context)
         options = [name for param in params for name in param.opts if name.startswith("--")]
         found = f"option {error.option_name}{did_you_mean(error.option_name, options)}"
         return InputError(context.command_path, "", found, f"one of {', '.join(options)}")
     if message.startswith(_NO_SUCH_COMMAND):
         found, known = message.removeprefix(_NO_SUCH_COMMAND).strip(), context.command.list_commands(context)
+        if refused := refusal(context.command_path, found.strip("'\"")):
+            return refused
         hint = did_you_mean(found.strip("'\""), known)
         return InputError(context.command_path, "", f"command {found}{hint}", f"one of {', '.join(known)}")
     if message.startswith(_TOO_MANY):

@@ -22,6 +22,7 @@ import typer
 from pydantic import Field
 
 from experiments.cli.cluster_access import (
+    Bootstrap,
     BootstrapServer,
     CommandConfig,
     OwnCluster,
@@ -187,7 +188,7 @@ def reassign_partitions(
     broker_list: Annotated[str | None, option("0,1,2", "With --generate: the brokers to use.")] = None,
     additional: Annotated[bool, flag("--additional", "With --execute: although others are in progress.")] = False,
     disable_rack_aware: Annotated[bool, flag("--disable-rack-aware", "With --generate: ignore racks.")] = False,
-    bootstrap_server: BootstrapServer = None,
+    bootstrap_server: Bootstrap = None,
     name: OwnCluster = None,
     command_config: CommandConfig = None,
     principal: Principal = None,
