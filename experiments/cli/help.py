@@ -10,6 +10,7 @@ says of an option of Kafka's tool why the command does not have it (`kafka_tools
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeAlias
@@ -142,7 +143,7 @@ def _write(formatter: Parsed, heading: str, rows: tuple[tuple[str, str], ...]) -
             formatter.write_dl(rows)
 
 
-_NO_SUCH_COMMAND = "No such command"
+_NO_SUCH_COMMAND = re.compile(r"""No such command (['"])(.*?)\1""")
 _TOO_MANY = "Got unexpected extra argument"
 _HELP = "Usage: "
 
@@ -165,12 +166,12 @@ def as_input_error(error: Parsed) -> InputError | None:
         options = [name for param in params for name in param.opts if name.startswith("--")]
         found = f"option {error.option_name}{did_you_mean(error.option_name, options)}"
         return InputError(context.command_path, "", found, f"one of {', '.join(options)}")
-    if message.startswith(_NO_SUCH_COMMAND):
-        found, known = message.removeprefix(_NO_SUCH_COMMAND).strip(), context.command.list_commands(context)
-        if refused := refusal(context.command_path, found.strip("'\"")):
+    if unknown := _NO_SUCH_COMMAND.match(message):
+        name, known = unknown[2], context.command.list_commands(context)
+        if refused := refusal(context.command_path, name):
             return refused
-        hint = did_you_mean(found.strip("'\""), known)
-        return InputError(context.command_path, "", f"command {found}{hint}", f"one of {', '.join(known)}")
+        found = f"command {name!r}{did_you_mean(name, known)}"
+        return InputError(context.command_path, "", found, f"one of {', '.join(known)}")
     if message.startswith(_TOO_MANY):
         return InputError(context.command_path, "", f"more arguments: {message.rpartition('(')[2].strip(' )')}", usage)
     return InputError(context.command_path, "", message, usage)

@@ -279,7 +279,7 @@ def console_consumer(
     """Print the records of a topic of a running cluster."""
     target = target_of(bootstrap_server, name, as_json, command_config, principal)
     first = _first(offset, partition, from_beginning)
-    titles = [_title(text) for text in shown or ()]
+    titles = [title for text in shown or () if (title := _title(text))]
     if target.as_json and max_messages is None and timeout_ms is None:
         raise MissingInput("--max-messages", "--max-messages or --timeout-ms with --json")
     printed: list[dict[str, object]] = []
@@ -311,9 +311,13 @@ def _first(offset: str | None, partition: int | None, from_beginning: bool) -> O
 
 
 def _title(text: str) -> str:
+    """The title of what a property prints; empty where it prints nothing, or the value, which is printed always."""
     name, _, value = text.partition("=")
+    if text == "print.value=true" or (name in PROPERTIES and value == "false"):
+        return ""
     if name not in PROPERTIES or value != "true":
-        raise InputError("--property", "", text, " | ".join(f"{name}=true" for name in PROPERTIES))
+        allowed = " | ".join(f"{name}=true" for name in PROPERTIES)
+        raise InputError("--property", "", f"{text}, not modelled: keys, headers, forms of values", allowed)
     return PROPERTIES[name]
 
 

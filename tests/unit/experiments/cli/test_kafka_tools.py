@@ -5,6 +5,7 @@ documentation do what they say, or one line says why not.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from experiments.cli.kafka_tools import KafkaTool, kafka_tools
+from experiments.cli.kafka_tools import KafkaTool, kafka_tools, other_scripts
 from protocol.config import Generation
 from tests.unit.experiments.cli.cli_helpers import Commands, MakeBench, command_line
 from tests.yaml_rows import table
@@ -53,6 +54,17 @@ def test_a_refused_option_is_one_line_that_says_why(command: Commands, name: str
     refused = command.refused(name, option)
     assert refused.startswith(f"isray: isray {name}: found {option} of {TOOLS[name].script}, ")
     assert "; allowed: " in refused
+
+
+@pytest.mark.parametrize("script", [*other_scripts(), *(tool.script for tool in TOOLS.values())])
+def test_the_name_of_a_script_is_answered_with_a_command(command: Commands, script: str) -> None:
+    name = script.removeprefix("kafka-").removesuffix(".sh")
+    for given in {script, name} - TOOLS.keys():
+        refused = command.refused(given, "--bootstrap-server", "localhost:9092")
+        assert refused.startswith(f"isray: isray: found {given}, ")
+        named = {*re.findall("isray ([a-z-]+)", refused.partition("; allowed: ")[2])}
+        assert named, refused
+        assert named <= command_line().commands.keys()
 
 
 def test_a_subcommand_refuses_the_options_of_the_tool(command: Commands) -> None:
