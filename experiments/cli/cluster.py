@@ -25,7 +25,7 @@ from experiments.cli import cluster_access
 from experiments.cli.cluster_access import BootstrapServer, CommandConfig, OwnCluster, Principal, Target, target_of
 from experiments.cli.metadata_quorum import role_of
 from experiments.cli.output import ExitCode, Json, fail, fail_if, flag, option, print_result
-from experiments.cli.parse import KafkaReleaseOption, generation_named, name_values, release_of
+from experiments.cli.parse import KafkaReleaseOption, name_values, release_of
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.engines.ray.cluster_state import DEFAULT_NAME, ClusterOptions, ClusterState, read_state, states
 from experiments.engines.ray.connection import own_state
@@ -33,8 +33,7 @@ from experiments.engines.ray.launch import LaunchFailed, config_of, launch, stop
 from experiments.engines.ray.node_commands import NodeAction, NodeCommand, NodeRow, NodeState, ask
 from experiments.engines.ray.session import stay_on_loopback
 from experiments.support.errors import InputError
-from experiments.support.fields import GENERATIONS
-from protocol.config import UNCLEAN_RECOVERY_ENABLED
+from protocol.config import UNCLEAN_RECOVERY_ENABLED, Generation
 from protocol.errors import ErrorCode
 from protocol.ids import NO_EPOCH, NO_LEADER, RECOVERY_MANAGER, STORE, NodeId, is_controller, node_name
 from protocol.messages.quorum import DescribeQuorumResponse, ReplicaState
@@ -90,8 +89,8 @@ def up(
     ] = None,
     detach: Annotated[bool, flag("--detach", "Return when the cluster is ready.")] = False,
     generation: Annotated[
-        str, option("|".join(GENERATIONS), "The protocol generation: its feature levels.")
-    ] = "kip-966",
+        Generation, typer.Option("--generation", help="The protocol generation: its feature levels.")
+    ] = Generation.KIP_966,
     kafka_release: KafkaReleaseOption = None,
     config: Annotated[list[str] | None, option("NAME=VALUE", "A static config; may be repeated.")] = None,
     racks: Annotated[str | None, option("a,b,...", "One rack per broker.")] = None,
@@ -100,17 +99,16 @@ def up(
     as_json: Json = False,
 ) -> None:
     """Start a cluster: brokers and a quorum of controllers, each a process."""
-    wanted = generation_named(generation)
-    has_store = wanted.features.metadata_in_store
+    has_store = generation.features.metadata_in_store
     if has_store and (controllers is not None or racks is not None):
         option_name = "--racks" if controllers is None else "--controllers"
-        raise InputError(option_name, "", racks or controllers, f"no such option with --generation {generation}")
+        raise InputError(option_name, "", racks or controllers, f"no such option with --generation {generation.value}")
     options = ClusterOptions(
         name=name,
         brokers=brokers,
         controllers=0 if has_store else controllers or 1,
-        generation=wanted,
-        kafka_release=release_of(kafka_release, wanted),
+        generation=generation,
+        kafka_release=release_of(kafka_release, generation),
         config=name_values("--config", config),
         racks=_racks(racks, brokers),
         address=address or os.environ.get("RAY_ADDRESS"),

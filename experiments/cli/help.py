@@ -21,6 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from experiments.cli.kafka_tools import refusal
 from experiments.support.errors import InputError, MissingInput
+from experiments.support.fields import release_hint
 from experiments.support.yaml_input import allowed_by, first_error
 from protocol.errors import did_you_mean
 
@@ -191,6 +192,8 @@ def _parameter_error(error: typer.BadParameter) -> InputError:
     allowed = allowed_by(details).rpartition(" is not ")[2].removesuffix(".")
     if None not in (param.min, param.max):
         allowed = f"{param.min} to {param.max}"
+    if name == "--generation" and (said := release_hint(details["input"])):
+        allowed = f"{allowed}; {said}"
     return InputError(name, "", repr(details["input"]), allowed)
 
 
