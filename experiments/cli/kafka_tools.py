@@ -20,13 +20,14 @@ _FILE = Path(__file__).with_suffix(".yaml")
 
 
 class KafkaTool(BaseModel):
-    """A tool of Kafka's: the names of the options (and subcommands) that the command here has; the others by name, each
-    with why it has none and, behind the last `;`, what to give instead.
+    """A tool of Kafka's: the names of the options (and subcommands) that the command here has; those of which it takes
+    some values, with these; the others, each with why it has none and, behind the last `;`, what to give instead.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     script: str = ""
     honoured: str = ""
+    partly: dict[str, str] = {}
     refused: dict[str, str] = {}
 
 

@@ -29,6 +29,7 @@ def _section(name: str, tool: KafkaTool) -> str:
     return sections(
         f"## {tool.script}: {code(f'isray {name}')}",
         f"Honoured: {', '.join(map(code, tool.honoured.split()))}.",
+        table(("honoured in part", "which values"), _rows(tool.partly)),
         table(("refused", "why"), _rows(tool.refused)),
     )
 
