@@ -1,8 +1,11 @@
 """`isray acls`: kafka-acls.sh for the resource types that exist here, topics and the cluster (G32).
 
 `--principal` filters the list, as in Kafka's tool; only `--command-config` sets the principal of the requests.
-`--remove` asks for confirmation, unless `--force` is given. The pattern type `match` finds the entries that apply to a
-resource, whatever their pattern; `any` those of exactly that name, whatever their pattern type.
+`--producer` and `--consumer` stand for the operations of the role on topics. There are no consumer groups, so for the
+`--group` that goes with `--consumer` nothing is added or removed, which is one line on standard error; and clients have
+no addresses, so the only host is `*`. `--remove` asks for confirmation, unless `--force` is given. The pattern type
+`match` finds the entries that apply to a resource, whatever their pattern; `any` those of exactly that name, whatever
+their pattern type.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from typing import Annotated
 import typer
 
 from experiments.cli.cluster_access import (
-    BootstrapServer,
+    Bootstrap,
     CommandConfig,
     OwnCluster,
     administering,
@@ -47,7 +50,12 @@ SPECIFIC = ("literal", "prefixed")
 TOPIC_OPERATIONS = frozenset(AclOperation) - {AclOperation.CLUSTER_ACTION}
 CLUSTER_OPERATIONS = frozenset(AclOperation) - {AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE}
 OPERATIONS = {operation.name.replace("_", "").lower(): operation for operation in AclOperation}
+ROLES = {"--producer": ("write", "describe", "create"), "--consumer": ("read", "describe")}
+"""The operations on topics that the options stand for."""
+Hosts = Annotated[list[str] | None, option("HOST", f"'{ANY_HOST}' alone: clients have no addresses.")]
 Principals = Annotated[list[str] | None, option("User:NAME", "May be repeated; User:* is every principal.")]
+Listed = Annotated[list[str] | None, option("User:NAME", "With --list: only entries of these principals.")]
+Operations = Annotated[list[str] | None, option("OPERATION", "All (the default), Read, Write, ...; may be repeated.")]
 Resource = tuple[AclResourceType, str]
 
 
@@ -58,16 +66,17 @@ def acls(
     topic: Annotated[list[str] | None, option("TOPIC", "A topic, '*' for all; may be repeated.")] = None,
     cluster: Annotated[bool, flag("--cluster", "The cluster.")] = False,
     resource_pattern_type: Annotated[str, option("|".join(PATTERNS), "How names of resources match.")] = "literal",
-    operation: Annotated[
-        list[str] | None, option("OPERATION", "All (the default), Read, Write, ...; may be repeated.")
-    ] = None,
+    operation: Operations = None,
     allow_principal: Principals = None,
     deny_principal: Principals = None,
-    principal: Annotated[
-        list[str] | None, option("User:NAME", "With --list: only entries of these principals.")
-    ] = None,
+    allow_host: Hosts = None,
+    deny_host: Hosts = None,
+    producer: Annotated[bool, flag("--producer", "Short for the operations Write, Describe and Create.")] = False,
+    consumer: Annotated[bool, flag("--consumer", "Short for the operations Read and Describe; with --group.")] = False,
+    group: Annotated[list[str] | None, option("GROUP", "With --consumer; there are no groups to guard.")] = None,
+    principal: Listed = None,
     force: Annotated[bool, flag("--force", "Remove without confirmation.")] = False,
-    bootstrap_server: BootstrapServer = None,
+    bootstrap_server: Bootstrap = None,
     name: OwnCluster = None,
     command_config: CommandConfig = None,
     as_json: Json = False,
@@ -78,8 +87,13 @@ def acls(
     pattern = resource_pattern_type.lower()
     if pattern not in PATTERNS or (add and pattern not in SPECIFIC):
         raise InputError("--resource-pattern-type", "", pattern, " | ".join(SPECIFIC if add else PATTERNS))
-    changing = {"--operation": operation, "--allow-principal": allow_principal, "--deny-principal": deny_principal}
-    only_with("--add|--remove", action, changing)
+    roles = {"--producer": producer, "--consumer": consumer}
+    inferred = {"--operation": operation, "--deny-principal": deny_principal, "--deny-host": deny_host}
+    only_with("--add|--remove", action, {"--allow-principal": allow_principal, "--allow-host": allow_host})
+    only_with("--add|--remove", action, {**inferred, **roles})
+    _check_roles(roles, inferred, topic, group, cluster)
+    _check_hosts("--allow-host", allow_host or [])
+    _check_hosts("--deny-host", deny_host or [])
     only_with("--list", action, {"--principal": principal})
     only_with("--remove", action, {"--force": force})
     resources = _resources(topic or [], cluster, pattern)
@@ -90,15 +104,47 @@ def acls(
             _print_list(_found(admin, resources, pattern), principal or [], target.as_json)
         return
     principals = {"ALLOW": allow_principal or [], "DENY": deny_principal or []}
-    entries = _entries(resources, pattern, operation or ["all"], principals)
+    of_roles = dict.fromkeys(name for role, is_given in roles.items() if is_given for name in ROLES[role])
+    entries = _entries(resources, pattern, [*of_roles] or operation or ["all"], principals)
     if add and not entries:
         raise MissingInput("a principal", "--allow-principal or --deny-principal with --add")
+    for unguarded in group or ():
+        typer.echo(f"--group {unguarded}: not modelled: consumer groups, so there is no entry for them", err=True)
     with administering(target, FAILING) as admin:
         if add:
             _add(admin, entries, target.as_json)
         else:
             found = _found(admin, resources, pattern)
             _remove(admin, [entry for entry in found if _is_selected(entry, entries)], force, target.as_json)
+
+
+def _check_hosts(option: str, hosts: Sequence[str]) -> None:
+    for host in hosts:
+        if host != ANY_HOST:
+            raise InputError(option, "", f"{host}, not modelled: addresses of clients", f"'{ANY_HOST}'")
+
+
+def _check_roles(
+    roles: Mapping[str, bool],
+    inferred: Mapping[str, object],
+    topics: Sequence[str] | None,
+    groups: Sequence[str] | None,
+    cluster: bool,
+) -> None:
+    """InputError where `--producer` or `--consumer` lacks what it needs, or what it infers is given; or for a group
+    without `--consumer`.
+    """
+    for role in (role for role, is_given in roles.items() if is_given):
+        given = [name for name, value in inferred.items() if value]
+        if given:
+            raise InputError(given[0], "", f"{given[0]} with {role}", f"{role} alone, which says what is allowed")
+        if cluster:
+            raise InputError("--cluster", "", f"--cluster with {role}", f"--topic with {role}")
+        for needed, found in (("--topic", topics), ("--group", groups)):
+            if not found and (needed == "--topic" or role == "--consumer"):
+                raise MissingInput(needed, f"{needed} with {role}")
+    if groups and not roles["--consumer"]:
+        raise InputError("--group", "", f"{groups[0]}, not modelled: consumer groups", "--topic, --cluster")
 
 
 def _resources(topics: Sequence[str], cluster: bool, pattern: str) -> list[Resource]:

@@ -25,19 +25,35 @@ BootstrapServer = Annotated[
     str | None,
     option("HOST:PORT", "The cluster's Ray head, as `isray up` prints it. Default: the only cluster that runs here."),
 ]
+Bootstrap = Annotated[
+    str | None,
+    option(
+        "HOST:PORT",
+        "The cluster's Ray head, for brokers and controllers. Default: the only cluster that runs here.",
+        "--bootstrap-server",
+        "--bootstrap-controller",
+    ),
+]
+"""Where Kafka's tool can ask the controllers. A client here asks them first in any case."""
 OwnCluster = Annotated[str | None, option("NAME", "Your cluster of this name on this machine (isray up --name).")]
-CommandConfig = Annotated[Path | None, option("FILE", "A properties file; principal=User:NAME makes requests as NAME.")]
+_CONFIG_HELP = "A properties file; principal=User:NAME makes requests as NAME."
+CommandConfig = Annotated[Path | None, option("FILE", _CONFIG_HELP)]
+ProducerConfig = Annotated[Path | None, option("FILE", _CONFIG_HELP, "--command-config", "--producer.config")]
+ConsumerConfig = Annotated[Path | None, option("FILE", _CONFIG_HELP, "--command-config", "--consumer.config")]
 Principal = Annotated[str | None, option("User:NAME", "The principal of the requests; goes before the file's.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The cluster to address, the principal of the requests, and whether the answer is printed as JSON."""
+    """The cluster to address, the principal of the requests, whether the answer is printed as JSON, and the properties
+    file of the command.
+    """
 
     bootstrap: str | None = None
     name: str | None = None
     principal: str | None = None
     as_json: bool = False
+    config: Path | None = None
 
 
 class _Given(NamedTuple):
@@ -51,7 +67,7 @@ class _Given(NamedTuple):
 
 def keep_options(
     context: typer.Context,
-    bootstrap_server: BootstrapServer = None,
+    bootstrap_server: Bootstrap = None,
     name: OwnCluster = None,
     command_config: CommandConfig = None,
     principal: Principal = None,
@@ -83,7 +99,7 @@ def target_of(
         principal = read_properties(given.command_config).get("principal")
     if principal is not None and not is_principal(principal):
         raise InputError(*place, principal, "User:NAME")
-    return Target(given.bootstrap_server, given.name, principal, as_json)
+    return Target(given.bootstrap_server, given.name, principal, as_json, given.command_config)
 
 
 def is_principal(text: str) -> bool:

@@ -2,7 +2,9 @@
 kafka-metadata-shell.sh (J14, D33), which prints the logs on a disk, whether its node runs, has ended or cannot start.
 
 A controller's directory is formatted with exactly one of `--standalone`, `--initial-controllers` and
-`--no-initial-controllers`, a broker's with none of them. A directory is not formatted twice, and never if it belongs to
+`--no-initial-controllers`; without an own first voter where `controller.quorum.voters` of the properties names static
+voters. A broker's has none, as with `--no-initial-controllers`. Of a properties file of Kafka's, the id, the role, the
+directory and the static voters count. A directory is not formatted twice, and never if it belongs to
 another node or cluster: exit code 2, and nothing in it changes. `info` ends with exit code 1 if the directory is not
 formatted, or something in it is damaged; so does `dump-log` for damage below the flushed offset. Above it, bytes after
 the last whole batch are left by a crash or by a node that is writing.
@@ -14,14 +16,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from secrets import randbits
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 
 import typer
 
 from experiments.cli.help import App
 from experiments.cli.output import Json, fail_if, flag, option, print_json, print_result
-from experiments.cli.parse import DIRECTORY_ID, directory_id, one_of, readable
-from experiments.support.errors import InputError
+from experiments.cli.parse import DIRECTORY_ID, directory_id, listener, one_of, only_with, readable
+from experiments.support.errors import InputError, MissingInput, shown
+from experiments.support.properties import read_properties
 from experiments.support.record_text import replica_text
 from protocol.ids import (
     FIRST_CONTROLLER,
@@ -41,9 +44,20 @@ if TYPE_CHECKING:
     from experiments.engines.ray.directories import Document
     from experiments.engines.ray.dump import LogFiles
 
+LISTENER_NAME = "CONTROLLER"
+"""The name of the listener of a first voter, as in the properties that Kafka ships."""
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,100}")
-NodeDirectory = Annotated[Path, option("DIR", "The node's directory.")]
-Controllers = Annotated[str | None, option("ID@UUID,...", "The first voters; this node is one of them.")]
+NodeDirectory = Annotated[Path | None, option("DIR", "The node's directory.")]
+ServerProperties = Annotated[
+    Path | None,
+    option("FILE", "A server's properties: node.id, process.roles, log.dirs. Instead of the others.", "--config", "-c"),
+]
+Controllers = Annotated[
+    str | None,
+    option(
+        "ID@UUID,...", "The first voters, this node among them; or ID@HOST:PORT:UUID.", "--initial-controllers", "-I"
+    ),
+]
 
 app = App("Directories of nodes.")
 
@@ -58,15 +72,16 @@ def random_uuid(as_json: Json = False) -> None:
 @app.register("format", "isray storage format --cluster-id c --node-id 1000 --directory DIR --standalone")
 def format_(
     cluster_id: Annotated[str, option("ID", "The id of the cluster.", "--cluster-id", "-t")],
-    node_id: Annotated[int, option("N", "Brokers from 0, controllers from 1000.")],
-    directory: NodeDirectory,
-    standalone: Annotated[bool, flag("--standalone", "The one first voter.")] = False,
+    node_id: Annotated[int | None, option("N", "Brokers from 0, controllers from 1000.")] = None,
+    directory: NodeDirectory = None,
+    config: ServerProperties = None,
+    standalone: Annotated[bool, typer.Option("--standalone", "-s", help="The one first voter.")] = False,
     initial_controllers: Controllers = None,
     no_initial_controllers: Annotated[
-        bool, flag("--no-initial-controllers", "Joins a quorum, or is a static voter.")
+        bool, typer.Option("--no-initial-controllers", "-N", help="Joins a quorum, or is a static voter.")
     ] = False,
     ignore_formatted: Annotated[
-        bool, flag("--ignore-formatted", "Succeed where the directory already is this node's.")
+        bool, typer.Option("--ignore-formatted", "-g", help="Succeed where the directory already is this node's.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -78,6 +93,16 @@ def format_(
         "--initial-controllers": initial_controllers is not None,
         "--no-initial-controllers": no_initial_controllers,
     }
+    only_with("--directory", _place(config, directory), {"--node-id": node_id is not None})
+    if config is None and node_id is None:
+        raise MissingInput("--node-id", "--node-id with --directory")
+    server = _Server(cast(NodeId, node_id), cast(Path, directory)) if config is None else _server_of(config)
+    node_id, directory = server.node_id, server.directory
+    if server.static_voters:
+        for way in ("--standalone", "--initial-controllers"):
+            if ways[way]:
+                raise InputError(way, "", f"{way} with controller.quorum.voters in {config}", "one of the two")
+        ways["--no-initial-controllers"] = True
     me, voters = _first_voters(node_id, ways, initial_controllers)
     from experiments.engines.ray.directories import describe_directory, format_directory, owner_of
 
@@ -98,6 +123,46 @@ def format_(
         typer.echo(f"{directory} is formatted already.")
 
 
+class _Server(NamedTuple):
+    """The node to format or describe; `static_voters`: its properties name the voters of the quorum."""
+
+    node_id: NodeId
+    directory: Path
+    static_voters: bool = False
+
+
+def _place(config: Path | None, directory: Path | None) -> str:
+    """The option that gives the directory. InputError for none and for both."""
+    return one_of({"--directory": directory is not None, "--config": config is not None})
+
+
+def _server_of(path: Path) -> _Server:
+    """The node of a properties file. InputError where it is not a server's, or one of a server that no node can be."""
+    found, source = read_properties(path), str(path)
+    number = found.get("node.id", found.get("broker.id", ""))
+    role = found.get("process.roles", "")
+    is_of_role = {"broker": is_broker, "controller": is_controller}
+    if not (number.isascii() and number.isdecimal()):
+        raise InputError(source, "node.id", shown(number) if number else "nothing", "the id of a node")
+    if role not in is_of_role:
+        allowed = f"{' or '.join(is_of_role)}: a node has one role"
+        raise InputError(source, "process.roles", role or "nothing", allowed)
+    if not is_of_role[role](int(number)):
+        allowed = f"brokers from 0, controllers from {FIRST_CONTROLLER}"
+        raise InputError(source, "node.id", f"{number} of a {role}", allowed)
+    return _Server(int(number), _directory_of(found, source), bool(found.get("controller.quorum.voters")))
+
+
+def _directory_of(found: Mapping[str, str], source: str) -> Path:
+    """The one directory of the properties of a server."""
+    logs = found.get("log.dirs") or found.get("log.dir", "")
+    named = dict.fromkeys(name.strip() for name in (*logs.split(","), found.get("metadata.log.dir", "")))
+    directories = [name for name in named if name]
+    if len(directories) != 1:
+        raise InputError(source, "log.dirs", ", ".join(directories) or "nothing", "one directory: a node has one")
+    return Path(directories[0])
+
+
 def _owner(cluster_id: str, node_id: NodeId) -> str:
     return f"{node_name(node_id)} of cluster {cluster_id}"
 
@@ -105,7 +170,7 @@ def _owner(cluster_id: str, node_id: NodeId) -> str:
 def _first_voters(node_id: NodeId, ways: Mapping[str, bool], listed: str | None) -> tuple[ReplicaKey | None, VoterSet]:
     """The key of a controller, None for a broker, and the first voters to write to its log."""
     if is_broker(node_id):
-        given = [way for way, is_given in ways.items() if is_given]
+        given = [way for way, is_given in ways.items() if is_given and way != "--no-initial-controllers"]
         if given:
             raise InputError(given[0], "", f"{given[0]} for {node_name(node_id)}", f"{given[0]} for a controller")
         return None, VoterSet()
@@ -124,23 +189,28 @@ def _first_voters(node_id: NodeId, ways: Mapping[str, bool], listed: str | None)
 
 
 def _listed(text: str) -> VoterSet:
-    form = f"ID@UUID, several separated by commas: a controller's id from {FIRST_CONTROLLER}, and {DIRECTORY_ID}"
-    keys = []
+    form = f"ID@UUID or ID@HOST:PORT:UUID, by commas: a controller's id from {FIRST_CONTROLLER}, and {DIRECTORY_ID}"
+    keys, endpoints = [], []
     for item in text.split(","):
-        node, _, uuid = item.strip().partition("@")
+        node, _, place = item.strip().partition("@")
+        address, is_given, uuid = place.rpartition(":")
         if not node.isdecimal() or not is_controller(int(node)):
             raise InputError("--initial-controllers", "", repr(item), form)
         keys.append(ReplicaKey(int(node), directory_id("--initial-controllers", uuid, form)))
+        where = f"{LISTENER_NAME}://{address}"
+        endpoints.append((listener("--initial-controllers", where, form),) if is_given else ())
     if any(len(set(values)) < len(keys) for values in zip(*keys, strict=True)):
         raise InputError("--initial-controllers", "", text, "each id and each uuid once")
-    return VoterSet.of(keys)
+    return VoterSet(dict(sorted(zip(keys, endpoints, strict=True))))
 
 
 @app.register("info", "isray storage info --directory DIR")
-def info(directory: NodeDirectory, as_json: Json = False) -> None:
+def info(directory: NodeDirectory = None, config: ServerProperties = None, as_json: Json = False) -> None:
     """The owner of a directory, and its content."""
     from experiments.engines.ray.directories import describe_directory
 
+    _place(config, directory)
+    directory = directory or _server_of(cast(Path, config)).directory
     with readable("--directory", "a node's directory"):
         found = describe_directory(directory)
     faults = [f"{directory} is not formatted."] if found is None else found["faults"]
@@ -178,11 +248,27 @@ _BATCH = (
 )
 
 
+class RecordLines(NamedTuple):
+    """What is printed of records that producers wrote: their values, a line for each, their values alone."""
+
+    values: bool
+    records: bool
+    values_alone: bool
+
+
 def dump_log(
     directory: Annotated[Path | None, option("DIR", "A node's directory.")] = None,
     files: Annotated[str | None, option("FILE,...", "Segments and snapshots.")] = None,
     partition: Annotated[str | None, option("TOPIC-N", "Of --directory.")] = None,
     cluster_metadata: Annotated[bool, flag("--cluster-metadata", "Of --directory.")] = False,
+    cluster_metadata_decoder: Annotated[
+        bool, flag("--cluster-metadata-decoder", "The --files are of the metadata log.")
+    ] = False,
+    print_data_log: Annotated[bool, flag("--print-data-log", "The values of records, too.")] = False,
+    deep_iteration: Annotated[bool, flag("--deep-iteration", "A line for each record.")] = False,
+    skip_record_metadata: Annotated[
+        bool, flag("--skip-record-metadata", "With --print-data-log: nothing but values.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Print the batches of logs on a disk, and the records of the metadata log."""
@@ -192,12 +278,19 @@ def dump_log(
     if directory is None and (partition is not None or cluster_metadata):
         option = "--partition" if partition is not None else "--cluster-metadata"
         raise InputError(option, "", f"{option} with --files", f"{option} only with --directory")
+    only_with("--files", source, {"--cluster-metadata-decoder": cluster_metadata_decoder})
+    if skip_record_metadata and not print_data_log:
+        raise MissingInput("--print-data-log", "--print-data-log with --skip-record-metadata")
+    lines = RecordLines(print_data_log, deep_iteration or print_data_log, skip_record_metadata)
     with readable(source, "what can be read"):
         if directory is not None:
             logs, snapshots, topics = _of_directory(directory, partition, cluster_metadata)
         else:
             logs, snapshots, topics = *_of_files((files or "").split(",")), {}
-        is_sound = _dump(logs, snapshots, topics, as_json)
+        others = [str(log.segments[0]) for log in logs if log.name != METADATA_LOG]
+        if cluster_metadata_decoder and others:
+            raise InputError("--cluster-metadata-decoder", "", others[0], "files of the metadata log")
+        is_sound = _dump(logs, snapshots, topics, lines, as_json)
     fail_if(not is_sound)
 
 
@@ -254,7 +347,9 @@ def _of_files(names: list[str]) -> tuple[list[LogFiles], list[Path]]:
     return logs, snapshots
 
 
-def _dump(logs: list[LogFiles], snapshots: list[Path], topics: dict[str, str], as_json: bool) -> bool:
+def _dump(
+    logs: list[LogFiles], snapshots: list[Path], topics: dict[str, str], lines: RecordLines, as_json: bool
+) -> bool:
     """Prints logs and snapshots; returns whether none of them is damaged."""
     from experiments.engines.ray import dump
 
@@ -267,7 +362,7 @@ def _dump(logs: list[LogFiles], snapshots: list[Path], topics: dict[str, str], a
         offsets = {"start_offset": log.start_offset, "flushed_offset": log.flushed_offset}
         found_logs.append({"log": log.name, "partition": partition, **offsets, "entries": entries})
         file: str | None = None
-        for entry in dump.dump_log(log, topics):
+        for entry in dump.dump_log(log, topics, lines.records):
             is_sound = is_sound and not entry.get("is_damage")
             if as_json:
                 entries.append(entry)
@@ -276,7 +371,7 @@ def _dump(logs: list[LogFiles], snapshots: list[Path], topics: dict[str, str], a
                 file = str(entry["file"])
                 typer.echo(f"Dumping {file}")
                 typer.echo(f"{partition}: log start offset {log.start_offset}, flushed to {log.flushed_offset}")
-            _print_entry(entry)
+            _print_entry(entry, lines)
     for path in snapshots:
         snapshot = dump.dump_snapshot(path, topics)
         is_sound = is_sound and not snapshot.get("is_damage")
@@ -288,11 +383,22 @@ def _dump(logs: list[LogFiles], snapshots: list[Path], topics: dict[str, str], a
     return is_sound
 
 
-def _print_entry(entry: Mapping[str, object]) -> None:
+_RECORD = "CreateTime: {timestamp_ms} keySize: -1 valueSize: {value_size} sequence: {sequence} headerKeys: []"
+
+
+def _record_text(record: Mapping[str, object], lines: RecordLines) -> str:
+    """A record's line: of the metadata log as its records are written, else as Kafka's tool prints one without key."""
+    value = [f"payload: {record['value']}"] if lines.values and "value" in record else []
+    described = str(record["text"]) if "text" in record else _RECORD.format(**record)
+    metadata = [f"offset: {record['offset']} {described}"] if not (value and lines.values_alone) else []
+    return " ".join((*metadata, *value))
+
+
+def _print_entry(entry: Mapping[str, object], lines: RecordLines) -> None:
     if "base_offset" in entry:
         typer.echo(_BATCH.format(**entry, valid=str(entry["crc_ok"]).lower()))
         for record in _records(entry, "records"):
-            typer.echo(f"| offset: {record['offset']} {record['text']}")
+            typer.echo(f"| {_record_text(record, lines)}")
     if "fault" in entry:
         where = ""
         if "base_offset" not in entry and "position" in entry:

@@ -4,11 +4,13 @@ Commands are registered with an `App`, a typer application whose help is plain t
 a line of their own where they are long, and the commands of a group are listed in sections.
 
 Wrong options and arguments are one line, like any other wrong input: typer finds them before a command runs, and raises
-an error of its own, which `as_input_error` converts to an `InputError` of the option, the argument or the command.
+an error of its own, which `as_input_error` converts to an `InputError` of the option, the argument or the command. It
+says of an option of Kafka's tool why the command does not have it (`kafka_tools.py`).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeAlias
@@ -17,7 +19,9 @@ import typer
 from pydantic import ValidationError
 from typer.core import TyperCommand, TyperGroup
 
+from experiments.cli.kafka_tools import refusal
 from experiments.support.errors import InputError, MissingInput
+from experiments.support.fields import release_hint
 from experiments.support.yaml_input import allowed_by, first_error
 from protocol.errors import did_you_mean
 
@@ -145,7 +149,7 @@ def _write(formatter: Parsed, heading: str, rows: tuple[tuple[str, str], ...]) -
             formatter.write_dl(rows)
 
 
-_NO_SUCH_COMMAND = "No such command"
+_NO_SUCH_COMMAND = re.compile(r"""No such command (['"])(.*?)\1""")
 _TOO_MANY = "Got unexpected extra argument"
 _HELP = "Usage: "
 
@@ -162,14 +166,18 @@ def as_input_error(error: Parsed) -> InputError | None:
         return MissingInput(f"the value of {error.option_name}", f"{error.option_name} VALUE")
     usage = _usage(context)
     if hasattr(error, "possibilities"):
+        if refused := refusal(context.command_path, error.option_name):
+            return refused
         params = context.command.get_params(context)
         options = [name for param in params for name in param.opts if name.startswith("--")]
         found = f"option {error.option_name}{did_you_mean(error.option_name, options)}"
         return InputError(context.command_path, "", found, f"one of {', '.join(options)}")
-    if message.startswith(_NO_SUCH_COMMAND):
-        found, known = message.removeprefix(_NO_SUCH_COMMAND).strip(), context.command.list_commands(context)
-        hint = did_you_mean(found.strip("'\""), known)
-        return InputError(context.command_path, "", f"command {found}{hint}", f"one of {', '.join(known)}")
+    if unknown := _NO_SUCH_COMMAND.match(message):
+        name, known = unknown[2], context.command.list_commands(context)
+        if refused := refusal(context.command_path, name):
+            return refused
+        found = f"command {name!r}{did_you_mean(name, known)}"
+        return InputError(context.command_path, "", found, f"one of {', '.join(known)}")
     if message.startswith(_TOO_MANY):
         return InputError(context.command_path, "", f"more arguments: {message.rpartition('(')[2].strip(' )')}", usage)
     return InputError(context.command_path, "", message, usage)
@@ -189,6 +197,8 @@ def _parameter_error(error: typer.BadParameter) -> InputError:
     allowed = allowed_by(details).rpartition(" is not ")[2].removesuffix(".")
     if None not in (param.min, param.max):
         allowed = f"{param.min} to {param.max}"
+    if name == "--generation" and (said := release_hint(details["input"])):
+        allowed = f"{allowed}; {said}"
     return InputError(name, "", repr(details["input"]), allowed)
 
 

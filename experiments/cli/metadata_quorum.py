@@ -2,10 +2,8 @@
 (J16, J17, D29-D32).
 
 A controller is identified by its id and its directory id, the uuid of its disk. Kafka's tool reads the latter in the
-directory of the controller that it runs on. This one asks the quorum unless `--controller-directory-id` is given.
-
-Controllers have no registrations here (docs/generations.md), so `--unregister` (KIP-1312) has nothing to remove, and is
-refused.
+directory of the controller that it runs on. This one asks the quorum unless `--controller-directory-id` is given. To
+add the controller whose properties `--command-config` names, its `node.id` is enough, as in Kafka's tool.
 
 Both descriptions have the format of Kafka 4.1.0. Times are Unix times in milliseconds by the leader's clock, -1 where
 the leader does not know them. A replica without a directory id, such as every broker, has the zero uuid in the table.
@@ -16,12 +14,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from experiments.cli.cluster_access import (
-    BootstrapServer,
+    Bootstrap,
     CommandConfig,
     OwnCluster,
     Principal,
@@ -31,17 +30,22 @@ from experiments.cli.cluster_access import (
 )
 from experiments.cli.help import App
 from experiments.cli.output import Json, flag, option, print_json, print_result
-from experiments.cli.parse import directory_id, one_of, only_with
+from experiments.cli.parse import directory_id, listener, one_of, only_with, whole_numbers
 from experiments.engines.admin_client import AdminClient, AdminError
-from experiments.support.errors import InputError
+from experiments.support.errors import MissingInput
+from experiments.support.properties import read_properties
 from experiments.support.record_text import endpoint_text, replica_text
 from protocol.config import INT_MAX
 from protocol.errors import ErrorCode
 from protocol.ids import uuid_text
-from protocol.messages.quorum import MAX_PORT, DescribeQuorumResponse, Endpoint, ReplicaState
+from protocol.messages.quorum import DescribeQuorumResponse, ReplicaState
 
 FAILING = "Error while executing metadata quorum command"
 Id = Annotated[int, typer.Option("--controller-id", "-i", min=0, max=INT_MAX, help="The controller's node id.")]
+AddedId = Annotated[
+    int | None,
+    typer.Option("--controller-id", "-i", min=0, max=INT_MAX, help="Default: node.id of the --command-config."),
+]
 _DISK = ("--controller-directory-id", "--directory-id", "-d")
 Directory = Annotated[str | None, option("UUID", "The uuid of its disk. Default: as the quorum knows it.", *_DISK)]
 DryRun = Annotated[bool, flag("--dry-run", "Print what would be requested, and change nothing.")]
@@ -65,7 +69,7 @@ def describe(
     status: Annotated[bool, flag("--status", "Leader, epoch, high watermark, members.")] = False,
     replication: Annotated[bool, flag("--replication", "The log end and lag of each replica.")] = False,
     human_readable: Annotated[bool, flag("--human-readable", "Print times as how long ago.")] = False,
-    bootstrap_server: BootstrapServer = None,
+    bootstrap_server: Bootstrap = None,
     name: OwnCluster = None,
     command_config: CommandConfig = None,
     principal: Principal = None,
@@ -88,11 +92,11 @@ def describe(
 @app.register("add-controller", "isray metadata-quorum add-controller --controller-id 1002")
 def add_controller(
     context: typer.Context,
-    controller_id: Id,
+    controller_id: AddedId = None,
     disk: Directory = None,
     endpoint: Annotated[list[str] | None, option("NAME://HOST:PORT", "Where it listens; may be repeated.")] = None,
     dry_run: DryRun = False,
-    bootstrap_server: BootstrapServer = None,
+    bootstrap_server: Bootstrap = None,
     name: OwnCluster = None,
     command_config: CommandConfig = None,
     principal: Principal = None,
@@ -100,7 +104,9 @@ def add_controller(
 ) -> None:
     """Make an observer a voter."""
     target = target_of(bootstrap_server, name, as_json, command_config, principal, context)
-    endpoints = [_endpoint(text) for text in endpoint or ()]
+    endpoints = [listener("--endpoint", text) for text in endpoint or ()]
+    if controller_id is None:
+        controller_id = _described_id(target.config)
     given = _given(disk)
     with administering(target, FAILING) as admin:
         uuid = given or _observer(admin, controller_id)
@@ -118,8 +124,7 @@ def remove_controller(
     controller_id: Id,
     disk: Directory = None,
     dry_run: DryRun = False,
-    unregister: Annotated[bool, flag("--unregister", "Refused: controllers are not registered here.")] = False,
-    bootstrap_server: BootstrapServer = None,
+    bootstrap_server: Bootstrap = None,
     name: OwnCluster = None,
     command_config: CommandConfig = None,
     principal: Principal = None,
@@ -127,9 +132,6 @@ def remove_controller(
 ) -> None:
     """Make a voter an observer."""
     target = target_of(bootstrap_server, name, as_json, command_config, principal, context)
-    if unregister:
-        allowed = "no --unregister: controllers have no registrations here that could hold back a feature level"
-        raise InputError("remove-controller", "", "--unregister", allowed)
     given = _given(disk)
     with administering(target, FAILING) as admin:
         uuid = given or _voter(admin, controller_id)
@@ -140,16 +142,19 @@ def remove_controller(
     print_result(target.as_json, found, typer.echo, f"{done} controller {controller_id} with directory id {uuid}")
 
 
+def _described_id(config: Path | None) -> int:
+    """The id of the controller whose properties these are."""
+    allowed = "--controller-id, or --command-config with the controller's properties"
+    if config is None:
+        raise MissingInput("--controller-id", allowed)
+    number = read_properties(config).get("node.id", "")
+    if not number:
+        raise MissingInput(str(config), allowed, "node.id")
+    return whole_numbers(f"{config}: node.id", number, "the id of a controller")[0]
+
+
 def _given(disk: str | None) -> str | None:
     return None if disk is None else directory_id("--controller-directory-id", disk)
-
-
-def _endpoint(text: str) -> Endpoint:
-    name, _, address = text.partition("://")
-    host, _, port = address.rpartition(":")
-    if not (name and host and port.isdecimal() and 0 < int(port) <= MAX_PORT):
-        raise InputError("--endpoint", "", text, f"NAME://HOST:PORT, a port from 1 to {MAX_PORT}")
-    return Endpoint(name=name, host=host, port=int(port))
 
 
 def _observer(admin: AdminClient, controller_id: int) -> str:

@@ -11,12 +11,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from experiments.cli.output import option
 from experiments.support.errors import InputError, MissingInput
-from experiments.support.fields import RELEASE
+from experiments.support.fields import RELEASE, release_hint
 from experiments.support.yaml_input import validated_json
 from protocol.config import INT_MAX, RELEASED, Generation
 from protocol.errors import StorageError
 from protocol.ids import is_uuid
 from protocol.kafka_release import NEWEST, KafkaRelease, kafka_release
+from protocol.messages.quorum import MAX_PORT, Endpoint
 
 DIRECTORY_ID = "a directory id of 22 letters, digits, '_' and '-', such as isray storage random-uuid prints"
 Int32 = Annotated[int, Field(ge=0, le=INT_MAX)]
@@ -78,11 +79,21 @@ def directory_id(option: str, text: str, form: str = "") -> str:
     return text
 
 
+def listener(option: str, text: str, form: str = f"NAME://HOST:PORT, a port from 1 to {MAX_PORT}") -> Endpoint:
+    """Where a controller listens: the value of an option. InputError, in which `form` is allowed, for other text."""
+    name, _, address = text.partition("://")
+    host, _, port = address.rpartition(":")
+    if not (name and host and port.isdecimal() and 0 < int(port) <= MAX_PORT):
+        raise InputError(option, "", text, form)
+    return Endpoint(name=name, host=host, port=int(port))
+
+
 def generation_named(name: str, option: str = "--generation", allowed: str = "one of {}") -> Generation:
     """The value of an option; `allowed` is what InputError says with the names of all generations."""
     known = {generation.value: generation for generation in Generation}
     if name not in known:
-        raise InputError(option, "", repr(name), allowed.format(", ".join(known)))
+        said = "; ".join(filter(None, (allowed.format(", ".join(known)), release_hint(name))))
+        raise InputError(option, "", repr(name), said)
     return known[name]
 
 

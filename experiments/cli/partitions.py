@@ -22,6 +22,7 @@ import typer
 from pydantic import Field
 
 from experiments.cli.cluster_access import (
+    Bootstrap,
     BootstrapServer,
     CommandConfig,
     OwnCluster,
@@ -190,7 +191,7 @@ def reassign_partitions(
         bool, flag("--disallow-replication-factor-change", "With --execute: refuse another number of replicas.")
     ] = False,
     disable_rack_aware: Annotated[bool, flag("--disable-rack-aware", "With --generate: ignore racks.")] = False,
-    bootstrap_server: BootstrapServer = None,
+    bootstrap_server: Bootstrap = None,
     name: OwnCluster = None,
     command_config: CommandConfig = None,
     principal: Principal = None,

@@ -31,7 +31,16 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.cluster_access import BootstrapServer, OwnCluster, administering, require, target_of
+from experiments.cli.cluster_access import (
+    BootstrapServer,
+    ConsumerConfig,
+    OwnCluster,
+    Principal,
+    ProducerConfig,
+    administering,
+    require,
+    target_of,
+)
 from experiments.cli.output import Json, fail_if, option, print_json, print_result
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.explorer.values import message_fields
@@ -51,16 +60,19 @@ Partition = Annotated[
 ]
 
 
+Throughput = Annotated[int, option("-1", "Records a second: without a limit.")]
+
+
 class Acks(StrEnum):
-    """How many copies the producer waits for."""
+    """How many copies the producer waits for; `-1` is `all`, too."""
 
     ALL = "all"
     ONE = "1"
     NONE = "0"
+    EVERY = "-1"
 
     @property
     def wire(self) -> int:
-        """The value in a request: -1 is all."""
         return -1 if self is Acks.ALL else int(self.value)
 
 
@@ -72,12 +84,17 @@ def produce(
     ] = 100,
     partition: Partition = None,
     acks: Annotated[Acks, option(None, "The copies to wait for.")] = Acks.ALL,
+    throughput: Throughput = -1,
     bootstrap_server: BootstrapServer = None,
     name: OwnCluster = None,
+    command_config: ProducerConfig = None,
+    principal: Principal = None,
     as_json: Json = False,
 ) -> None:
     """Write records to a topic of a running cluster, and wait until they are acknowledged."""
-    target = target_of(bootstrap_server, name, as_json)
+    target = target_of(bootstrap_server, name, as_json, command_config, principal)
+    if throughput != -1:
+        raise InputError("--throughput", "", f"{throughput}, not modelled: a limit of the rate", "-1")
     records = SendRecords(
         command_id=0,
         topic=topic,
@@ -87,7 +104,7 @@ def produce(
         record_bytes=record_size,
     )
     with administering(target, PRODUCING) as admin:
-        outcome = admin.channel.send(records)
+        outcome = admin.channel.send(admin.on_behalf(records))
     print_result(target.as_json, message_fields(outcome), typer.echo, summary(outcome))
     fail_if(outcome.error is not ErrorCode.NONE)
 
@@ -119,18 +136,23 @@ def console_producer(
     timeout: Annotated[
         int, option("MS", "How long a batch waits for more lines, unless it is full.", min=0, max=INT_MAX)
     ] = LINGER_MS,
+    batch_size: Annotated[
+        int, option("BYTES", "From which size on a batch is full.", min=1, max=INT_MAX)
+    ] = BATCH_BYTES,
     bootstrap_server: BootstrapServer = None,
     name: OwnCluster = None,
+    command_config: ProducerConfig = None,
+    principal: Principal = None,
     as_json: Json = False,
 ) -> None:
     """Write the lines of standard input to a topic of a running cluster."""
-    target = target_of(bootstrap_server, name, as_json)
+    target = target_of(bootstrap_server, name, as_json, command_config, principal)
     counts = Counter({"acknowledged": 0, "failed": 0, "unknown": 0})
     with administering(target, PRODUCING) as admin:
         partitions = cycle(partitions_of(admin, topic, partition))
         is_lost = False
         try:
-            for lines in _batches(timeout, admin.channel.require_reachable):
+            for lines in _batches(timeout, batch_size, admin.channel.require_reachable):
                 _write(admin, topic, next(partitions), acks, lines, counts)
         except AdminError as error:
             is_lost = True
@@ -147,7 +169,7 @@ def _write(
         command_id=0, topic=topic, partition=partition, acks=acks.wire, record_count=len(lines), payload=join(lines)
     )
     counts["unknown"] += len(lines)
-    outcome = admin.channel.produce(command)
+    outcome = admin.channel.produce(admin.on_behalf(command))
     counts["unknown"] -= len(lines)
     counts[_kind_of(outcome.error, outcome.unknown)] += len(lines)
     if outcome.error is not ErrorCode.NONE:
@@ -166,9 +188,9 @@ def partitions_of(admin: AdminClient, topic: str, partition: int | None) -> list
     return known if partition is None else [partition]
 
 
-def _batches(linger_ms: int, while_idle: Callable[[], None]) -> Iterator[list[bytes]]:
+def _batches(linger_ms: int, batch_bytes: int, while_idle: Callable[[], None]) -> Iterator[list[bytes]]:
     """The lines of standard input in batches; on a terminal one by one, each at a prompt."""
-    is_terminal, lines = sys.stdin.isatty(), InputLines(sys.stdin.fileno(), while_idle)
+    is_terminal, lines = sys.stdin.isatty(), InputLines(sys.stdin.fileno(), while_idle, batch_bytes)
     while True:
         if is_terminal:
             typer.echo(">", nl=False)
@@ -180,28 +202,28 @@ def _batches(linger_ms: int, while_idle: Callable[[], None]) -> Iterator[list[by
 
 class InputLines:
     """The lines that come from an open file, a pipe or a terminal, without their ends; the last one may have none.
-    While no line comes, `while_idle` is called about once a second.
+    While no line comes, `while_idle` is called about once a second. Lines of `batch_bytes` fill a batch.
     """
 
-    def __init__(self, descriptor: int, while_idle: Callable[[], None]) -> None:
-        self._descriptor, self._while_idle = descriptor, while_idle
+    def __init__(self, descriptor: int, while_idle: Callable[[], None], batch_bytes: int = BATCH_BYTES) -> None:
+        self._descriptor, self._while_idle, self._batch_bytes = descriptor, while_idle, batch_bytes
         self._lines: deque[bytes] = deque()
         self._waiting_bytes, self._begun, self._has_ended = 0, b"", False
 
     def take(self, most: int, linger_ms: int) -> list[bytes]:
-        """Waits for a line, then for up to `linger_ms` for more lines; returns at most `most` of them, of `BATCH_BYTES`
+        """Waits for a line, then for up to `linger_ms` for more lines; returns at most `most` of them, of `batch_bytes`
         together unless the first one is longer. Empty at the end of the input.
         """
         while not (self._lines or self._has_ended):
             if not self._read(_IDLE_S):
                 self._while_idle()
         deadline_s = time.monotonic() + linger_ms / 1000
-        while len(self._lines) < most and self._waiting_bytes < BATCH_BYTES and not self._has_ended:
+        while len(self._lines) < most and self._waiting_bytes < self._batch_bytes and not self._has_ended:
             if not self._read(max(0.0, deadline_s - time.monotonic())):
                 break
         batch: list[bytes] = []
         size = 0
-        while self._lines and len(batch) < most and (not batch or size + len(self._lines[0]) <= BATCH_BYTES):
+        while self._lines and len(batch) < most and (not batch or size + len(self._lines[0]) <= self._batch_bytes):
             batch.append(self._lines.popleft())
             size += len(batch[-1])
         self._waiting_bytes -= size
@@ -245,16 +267,19 @@ def console_consumer(
         int | None, option("MS", "End when no record has come for this long.", min=1, max=INT_MAX)
     ] = None,
     shown: Annotated[
-        list[str] | None, option("NAME=true", f"{', '.join(PROPERTIES)}; may be repeated.", "--property")
+        list[str] | None,
+        option("NAME=true", f"{', '.join(PROPERTIES)}; may be repeated.", "--property", "--formatter-property"),
     ] = None,
     bootstrap_server: BootstrapServer = None,
     name: OwnCluster = None,
+    command_config: ConsumerConfig = None,
+    principal: Principal = None,
     as_json: Json = False,
 ) -> None:
     """Print the records of a topic of a running cluster."""
-    target = target_of(bootstrap_server, name, as_json)
+    target = target_of(bootstrap_server, name, as_json, command_config, principal)
     first = _first(offset, partition, from_beginning)
-    titles = [_title(text) for text in shown or ()]
+    titles = [title for text in shown or () if (title := _title(text))]
     if target.as_json and max_messages is None and timeout_ms is None:
         raise MissingInput("--max-messages", "--max-messages or --timeout-ms with --json")
     printed: list[dict[str, object]] = []
@@ -286,9 +311,13 @@ def _first(offset: str | None, partition: int | None, from_beginning: bool) -> O
 
 
 def _title(text: str) -> str:
+    """The title of what a property prints; empty where it prints nothing, or the value, which is printed always."""
     name, _, value = text.partition("=")
+    if text == "print.value=true" or (name in PROPERTIES and value == "false"):
+        return ""
     if name not in PROPERTIES or value != "true":
-        raise InputError("--property", "", text, " | ".join(f"{name}=true" for name in PROPERTIES))
+        allowed = " | ".join(f"{name}=true" for name in PROPERTIES)
+        raise InputError("--property", "", f"{text}, not modelled: keys, headers, forms of values", allowed)
     return PROPERTIES[name]
 
 
@@ -323,7 +352,7 @@ class _Reader:
             max_wait_ms=self._wait_ms,
             final_errors=(LEADERLESS,),
         )
-        outcome = self._admin.channel.consume(command)
+        outcome = self._admin.channel.consume(self._admin.on_behalf(command))
         if outcome.error is LEADERLESS:
             if partition not in self.leaderless:
                 self.leaderless.add(partition)

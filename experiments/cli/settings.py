@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from experiments.cli.cluster_access import (
-    BootstrapServer,
+    Bootstrap,
     CommandConfig,
     OwnCluster,
     Principal,
@@ -25,15 +25,18 @@ from experiments.cli.cluster_access import (
     require,
     target_of,
 )
+from experiments.cli.feature_levels import levels_of_release, named_levels
 from experiments.cli.help import App
+from experiments.cli.kafka_tools import kafka_tools
 from experiments.cli.output import Json, fail, flag, option, print_json, print_result
 from experiments.cli.parse import one_of, only_with
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.explorer.values import message_fields
 from experiments.support.errors import InputError, MissingInput
 from experiments.support.properties import read_properties
-from protocol.config import SHORT_MAX
+from protocol.config import METADATA_VERSION
 from protocol.errors import ErrorCode
+from protocol.kafka_release import NEWEST
 from protocol.messages.admin import Result
 from protocol.messages.cluster import FeatureUpdate, UpgradeType
 from protocol.messages.configs import (
@@ -71,7 +74,7 @@ def configs(
     add_config: Annotated[str | None, option("k=v,k2=v2", "Configs to set; 'k=[a,b]' for a value with commas.")] = None,
     add_config_file: Annotated[Path | None, option("FILE", "Properties to set.")] = None,
     delete_config: Annotated[str | None, option("k,k2", "Configs to delete.")] = None,
-    bootstrap_server: BootstrapServer = None,
+    bootstrap_server: Bootstrap = None,
     name: OwnCluster = None,
     command_config: CommandConfig = None,
     principal: Principal = None,
@@ -111,7 +114,10 @@ def _entity(
         return (ConfigResourceType.BROKER, "") if broker_defaults else (ConfigResourceType.TOPIC, topic)
     kind = TYPES.get(entity_type or "")
     if kind is None:
-        raise InputError("--entity-type", "", entity_type, " | ".join(TYPES))
+        refused = kafka_tools()["configs"].refused
+        why = refused.get(f"--{entity_type}") or refused.get(f"--{(entity_type or '').removesuffix('s')}") or ""
+        named = f"{entity_type}, {why.partition('; ')[0]}" if why else entity_type
+        raise InputError("--entity-type", "", named, " | ".join(TYPES))
     if entity_default and entity_name is not None:
         raise InputError("--entity-default", "", "--entity-default with --entity-name", "one of the two")
     if entity_default and kind is ConfigResourceType.TOPIC:
@@ -189,6 +195,7 @@ def _alter(
 
 FEATURES_FAILING = "Error while executing feature command"
 Levels = Annotated[list[str] | None, option("NAME=LEVEL", "A feature and its level; may be repeated.")]
+KafkaVersion = Annotated[str | None, option("VERSION", "Levels that a release of Kafka has, such as 4.1 or 4.1-IV1.")]
 DryRun = Annotated[bool, flag("--dry-run", "Print what would happen, and change nothing.")]
 Unsafe = Annotated[bool, flag("--unsafe", "Even if metadata is lost.")]
 LOWERING = {False: UpgradeType.SAFE_DOWNGRADE, True: UpgradeType.UNSAFE_DOWNGRADE}
@@ -200,7 +207,7 @@ app = App("Feature levels of a running cluster.", callback=keep_options)
 @app.register("describe", "isray features describe")
 def describe(
     context: typer.Context,
-    bootstrap_server: BootstrapServer = None,
+    bootstrap_server: Bootstrap = None,
     name: OwnCluster = None,
     command_config: CommandConfig = None,
     principal: Principal = None,
@@ -222,8 +229,9 @@ def describe(
 def upgrade(
     context: typer.Context,
     feature: Levels = None,
+    release_version: KafkaVersion = None,
     dry_run: DryRun = False,
-    bootstrap_server: BootstrapServer = None,
+    bootstrap_server: Bootstrap = None,
     name: OwnCluster = None,
     command_config: CommandConfig = None,
     principal: Principal = None,
@@ -231,16 +239,17 @@ def upgrade(
 ) -> None:
     """Raise feature levels."""
     target = target_of(bootstrap_server, name, as_json, command_config, principal, context)
-    _update("upgrade", target, _levels(feature), UpgradeType.UPGRADE, dry_run)
+    _update("upgrade", target, _levels(feature, release_version, 1), UpgradeType.UPGRADE, dry_run)
 
 
 @app.register("downgrade", "isray features downgrade --feature metadata.version=1 --dry-run")
 def downgrade(
     context: typer.Context,
     feature: Levels = None,
+    release_version: KafkaVersion = None,
     unsafe: Unsafe = False,
     dry_run: DryRun = False,
-    bootstrap_server: BootstrapServer = None,
+    bootstrap_server: Bootstrap = None,
     name: OwnCluster = None,
     command_config: CommandConfig = None,
     principal: Principal = None,
@@ -248,7 +257,7 @@ def downgrade(
 ) -> None:
     """Lower feature levels."""
     target = target_of(bootstrap_server, name, as_json, command_config, principal, context)
-    _update("downgrade", target, _levels(feature), LOWERING[unsafe], dry_run)
+    _update("downgrade", target, _levels(feature, release_version, 0), LOWERING[unsafe], dry_run)
 
 
 @app.register("disable", "isray features disable --feature unclean.recovery.enabled")
@@ -257,7 +266,7 @@ def disable(
     feature: Annotated[list[str] | None, option("NAME", "A feature; may be repeated.")] = None,
     unsafe: Unsafe = False,
     dry_run: DryRun = False,
-    bootstrap_server: BootstrapServer = None,
+    bootstrap_server: Bootstrap = None,
     name: OwnCluster = None,
     command_config: CommandConfig = None,
     principal: Principal = None,
@@ -265,17 +274,25 @@ def disable(
 ) -> None:
     """Lower features to level 0."""
     target = target_of(bootstrap_server, name, as_json, command_config, principal, context)
-    _update("disable", target, [(item, 0) for item in feature or ()], LOWERING[unsafe], dry_run)
+    _update("disable", target, named_levels(f"{item}=0" for item in feature or ()), LOWERING[unsafe], dry_run)
 
 
-def _levels(options: Sequence[str] | None) -> list[tuple[str, int]]:
-    levels = []
-    for text in options or ():
-        feature, _, level = text.partition("=")
-        if not feature.strip() or not level.strip().isdecimal() or int(level) > SHORT_MAX:
-            raise InputError("--feature", "", text, f"NAME=LEVEL, a level from 0 to {SHORT_MAX}")
-        levels.append((feature.strip(), int(level)))
-    return levels
+@app.register("version-mapping", "isray features version-mapping --release-version 4.1")
+def version_mapping(release_version: KafkaVersion = None, as_json: Json = False) -> None:
+    """The levels here of a release of Kafka's, of the newest without one."""
+    release = release_version or NEWEST.value
+    levels = levels_of_release(release)
+    lines = (f"{name}={level}" + f" ({release})" * (name == METADATA_VERSION) for name, level in levels.items())
+    print_result(as_json, levels, typer.echo, "\n".join(lines))
+
+
+def _levels(features: Sequence[str] | None, release: str | None, least: int) -> list[tuple[str, int]]:
+    """The levels to set: those given, or those of a release from `least` on (Kafka's upgrade sends no level 0)."""
+    if release is None:
+        return named_levels(features or ())
+    if features:
+        raise InputError("--release-version", "", "--release-version with --feature", "one of the two")
+    return [(feature, level) for feature, level in levels_of_release(release).items() if level >= least]
 
 
 def _update(verb: str, target: Target, levels: Sequence[tuple[str, int]], kind: UpgradeType, dry_run: bool) -> None:
@@ -289,7 +306,7 @@ def _update(verb: str, target: Target, levels: Sequence[tuple[str, int]], kind: 
     with administering(target, FEATURES_FAILING) as admin:
         results = admin.update_features(updates, dry_run)
     for feature, level in sorted(levels):
-        to_level = "" if verb == "disable" else f" to {level}"
+        to_level = f" to {level}" if level or verb != "disable" else ""
         _report(verb, feature, to_level, results[feature], dry_run, target.as_json)
     failed = sum(results[feature].error is not ErrorCode.NONE for feature in names)
     if target.as_json:

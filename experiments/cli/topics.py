@@ -1,8 +1,9 @@
 """`isray topics`: kafka-topics.sh. Create, list, describe, delete and alter topics (J12, J13, J19).
 
 Flags, texts and layout are those of Kafka's tool. `--describe` adds the columns Elr, LastKnownElr and LastKnownLeader,
-`N/A` where the cluster's feature level does not have them. `--topic` is a regular expression that matches whole names,
-with commas between alternatives, except with `--create`. Kafka does not have `--remove-partitions`.
+`N/A` where the cluster's feature level does not have them; with `--topics-with-overrides` it prints the lines of topics
+only. `--topic` is a regular expression that matches whole names, with commas between alternatives, except with
+`--create`. Kafka does not have `--remove-partitions`.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from protocol.messages.admin import Result
 from protocol.messages.configs import ConfigResourceType, ConfigSource
 from protocol.messages.partitions import OngoingPartitionReassignment
 from protocol.messages.topics import (
+    MAX_PARTITIONS_PER_RESPONSE,
     CreatableTopic,
     CreatableTopicConfig,
     CreatePartitionsTopic,
@@ -47,14 +49,26 @@ from protocol.messages.topics import (
 )
 
 FAILING = "Error while executing topic command"
+OVERRIDES = "--topics-with-overrides"
+UnderReplicated = Annotated[bool, flag("--under-replicated-partitions", "Only those with replicas out of the ISR.")]
+UnderMinIsr = Annotated[
+    bool, flag("--under-min-isr-partitions", "Only those with fewer than min.insync.replicas in sync.")
+]
+AtMinIsr = Annotated[bool, flag("--at-min-isr-partitions", "Only those with exactly min.insync.replicas in sync.")]
+PageSize = Annotated[
+    int, option("N", "With --describe: partitions per response.", min=1, max=MAX_PARTITIONS_PER_RESPONSE)
+]
 ASSIGNMENT = "broker ids separated by ':', partitions by ','; as many different brokers for each partition"
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of the command, by their names; `reports` are those that select partitions of `--describe`."""
+    """The options of the command, by their names; `reports` are those that select what `--describe` shows, `page` is
+    `--partition-size-limit-per-response`.
+    """
 
     topic: str | None
+    topic_id: str | None
     partitions: int | None
     replication_factor: int | None
     replica_assignment: tuple[tuple[int, ...], ...]
@@ -63,6 +77,7 @@ class Options:
     if_not_exists: bool
     remove_partitions: int | None
     reports: frozenset[str]
+    page: int
     as_json: bool
 
 
@@ -73,6 +88,7 @@ def topics(
     delete: Annotated[bool, flag("--delete", "Delete topics.")] = False,
     alter: Annotated[bool, flag("--alter", "Add or remove partitions.")] = False,
     topic: Annotated[str | None, option("TOPIC", "A topic; for all but --create a regular expression.")] = None,
+    topic_id: Annotated[str | None, option("UUID", "With --describe: the topic of this id.")] = None,
     partitions: Annotated[int | None, option("N", "Their number.", min=1, max=INT_MAX)] = None,
     replication_factor: Annotated[int | None, option("N", "Replicas of each partition.", min=1, max=SHORT_MAX)] = None,
     replica_assignment: Annotated[
@@ -82,16 +98,12 @@ def topics(
     if_exists: Annotated[bool, flag("--if-exists", "Succeed where no topic matches.")] = False,
     if_not_exists: Annotated[bool, flag("--if-not-exists", "Succeed where the topic exists.")] = False,
     remove_partitions: Annotated[int | None, option("N", "With --alter: remove the last N partitions.", min=1)] = None,
-    under_replicated: Annotated[
-        bool, flag("--under-replicated-partitions", "Only those with replicas out of the ISR.")
-    ] = False,
+    under_replicated: UnderReplicated = False,
     unavailable: Annotated[bool, flag("--unavailable-partitions", "Only those without leader.")] = False,
-    under_min_isr: Annotated[
-        bool, flag("--under-min-isr-partitions", "Only those with fewer than min.insync.replicas in sync.")
-    ] = False,
-    at_min_isr: Annotated[
-        bool, flag("--at-min-isr-partitions", "Only those with exactly min.insync.replicas in sync.")
-    ] = False,
+    under_min_isr: UnderMinIsr = False,
+    at_min_isr: AtMinIsr = False,
+    with_overrides: Annotated[bool, flag("--topics-with-overrides", "Only topics with configs of their own.")] = False,
+    partition_size_limit_per_response: PageSize = MAX_PARTITIONS_PER_RESPONSE,
     bootstrap_server: BootstrapServer = None,
     name: OwnCluster = None,
     command_config: CommandConfig = None,
@@ -105,10 +117,12 @@ def topics(
         "--unavailable-partitions": unavailable,
         "--under-min-isr-partitions": under_min_isr,
         "--at-min-isr-partitions": at_min_isr,
+        OVERRIDES: with_overrides,
     }
     action = one_of({"--create": create, "--list": list_, "--describe": describe, "--delete": delete, "--alter": alter})
     options = Options(
         topic,
+        topic_id,
         partitions,
         replication_factor,
         _assignment(replica_assignment),
@@ -117,6 +131,7 @@ def topics(
         if_not_exists,
         remove_partitions,
         frozenset(option for option, is_given in reports.items() if is_given),
+        partition_size_limit_per_response,
         target.as_json,
     )
     _check(action, options)
@@ -132,11 +147,15 @@ def _check(action: str, options: Options) -> None:
     only_with("--create", action, creating | {"--if-not-exists": options.if_not_exists})
     only_with("--alter|--delete|--describe", action, {"--if-exists": options.if_exists})
     only_with("--alter", action, {"--remove-partitions": options.remove_partitions})
-    only_with("--describe", action, dict.fromkeys(sorted(options.reports), True))
+    only_with("--describe", action, dict.fromkeys(sorted(options.reports), True) | {"--topic-id": options.topic_id})
+    is_paged = options.page != MAX_PARTITIONS_PER_RESPONSE
+    only_with("--describe", action, {"--partition-size-limit-per-response": is_paged})
+    if options.topic is not None and options.topic_id is not None:
+        raise InputError("--topic-id", "", "--topic-id with --topic", "one of the two")
     if action in ("--create", "--delete", "--alter") and not options.topic:
         raise MissingInput("--topic", f"a topic with {action}")
     if len(options.reports) > 1:
-        raise InputError("--describe", "", " ".join(sorted(options.reports)), "at most one kind of partitions")
+        raise InputError("--describe", "", " ".join(sorted(options.reports)), "at most one of them")
     if action == "--create" and options.replica_assignment and (options.partitions or options.replication_factor):
         allowed = "either --replica-assignment, or --partitions and --replication-factor"
         found = "--replica-assignment with --partitions or --replication-factor"
@@ -176,10 +195,15 @@ def _matching(admin: AdminClient, topic: str | None) -> list[str]:
 
 
 def _chosen(admin: AdminClient, options: Options) -> list[str]:
-    """The topics that `--topic` matches; AdminError where it matches none, unless `--if-exists` is given."""
-    chosen = _matching(admin, options.topic)
-    if options.topic is not None and not chosen and not options.if_exists:
-        raise AdminError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{options.topic}' does not exist as expected")
+    """The topics that `--topic` or `--topic-id` selects; AdminError if there is none, unless `--if-exists` is given."""
+    if options.topic_id is not None:
+        chosen = [found.name for found in admin.describe_topics() if found.topic_id == options.topic_id]
+        error, wanted = ErrorCode.UNKNOWN_TOPIC_ID, f"TopicId '{options.topic_id}'"
+    else:
+        chosen = _matching(admin, options.topic)
+        error, wanted = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{options.topic}'"
+    if not chosen and not options.if_exists and (options.topic, options.topic_id) != (None, None):
+        raise AdminError(error, f"{wanted} does not exist as expected")
     return chosen
 
 
@@ -241,21 +265,23 @@ def _finish(options: Options, topics: Sequence[str], results: Sequence[Result]) 
 
 def _describe(admin: AdminClient, options: Options) -> None:
     chosen = _chosen(admin, options)
-    described = sorted(admin.describe_topics(chosen), key=lambda topic: topic.name) if chosen else []
+    described = sorted(admin.describe_topics(chosen, options.page), key=lambda topic: topic.name) if chosen else []
     for topic in described:
         require(topic)
     configs = _overrides(admin, chosen)
     moves = _moves(admin)
     live = {broker.broker_id for broker in admin.describe_cluster().brokers if not broker.is_fenced}
-    documents = []
+    reports, documents = options.reports - {OVERRIDES}, []
     for topic in described:
+        if OVERRIDES in options.reports and not configs[topic.name]:
+            continue
         items = [(item, moves.get(TopicPartition(topic.name, item.partition_index))) for item in topic.partitions]
-        shown = [(item, move) for item, move in items if _is_shown(options.reports, item, move, live)]
+        shown = [(item, move) for item, move in items if _is_shown(reports, item, move, live)]
         partitions = [message_fields(item) for item, _ in shown]
         documents.append(message_fields(topic) | {"configs": configs[topic.name], "partitions": partitions})
-        if not options.reports and not options.as_json:
+        if not reports and not options.as_json:
             typer.echo(_topic_line(topic, configs[topic.name], _replication_factor(*items[0])))
-        for item, move in () if options.as_json else shown:
+        for item, move in () if options.as_json or options.reports == {OVERRIDES} else shown:
             typer.echo(_partition_line(topic.name, item, move))
     if options.as_json:
         print_json(documents)

@@ -101,6 +101,7 @@ from protocol.messages.topics import (
 )
 
 R = TypeVar("R", bound=AdminResponse)
+M = TypeVar("M", AdminRequest, ConsumeCommand, ProduceCommand, SendRecords)
 Item = TypeVar("Item")
 
 
@@ -133,17 +134,20 @@ class AdminChannel(Protocol):
 
 class AdminClient:
     """Administration of one cluster in the name of `principal` (`User:alice`), None for an anonymous one. Every method
-    raises AdminError where the request fails as a whole. Records are written and read through the `channel` itself.
+    raises AdminError where the request fails as a whole. Records are written and read through the `channel` itself, by
+    commands `on_behalf` of the principal.
     """
 
     def __init__(self, channel: AdminChannel, principal: str | None = None) -> None:
         self.channel = channel
         self._principal = principal
 
+    def on_behalf(self, message: M) -> M:
+        """The request or command with the principal."""
+        return message if self._principal is None else replace(message, principal=self._principal)
+
     def _call(self, request: AdminRequest, answer: type[R]) -> R:
-        if self._principal is not None:
-            request = replace(request, principal=self._principal)
-        response = self.channel.call(request)
+        response = self.channel.call(self.on_behalf(request))
         if response.error is not ErrorCode.NONE:
             raise AdminError(response.error, response.message)
         if not isinstance(response, answer):

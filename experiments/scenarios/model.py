@@ -16,6 +16,7 @@ from experiments.faults.kinds.machines import MAX_SKEW_MS
 from experiments.scenarios.expectation_model import ControllerName, ControllerWord, Expectation
 from experiments.support.fields import (
     GENERATIONS,
+    NOT_ON_THE_WIRE,
     RELEASES,
     Assignment,
     ClusterConfigs,
@@ -202,7 +203,7 @@ class _PartitionStep(StrictModel):
 
 class ProduceStep(_PartitionStep):
     records: int = Field(ge=1, description="how many records, each in a batch of its own")
-    acks: Annotated[Literal[0, 1, "all"], one_of(["all"], is_whole, "0, 1 or all")] = Field(
+    acks: Annotated[Literal[0, 1, "all"], one_of(["all"], is_whole, "0, 1 or all"), NOT_ON_THE_WIRE] = Field(
         default="all", description="acknowledgements that the producer asks for"
     )
     expect_error: ExpectedError = None

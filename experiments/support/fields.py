@@ -220,6 +220,31 @@ def one_of(names: Iterable[str], also: Callable[[object], bool] | None = None, f
     return BeforeValidator(check)
 
 
+def _hinted(hint: Callable[[object], str]) -> BeforeValidator:
+    """Refuses what `hint` has a text for, which is what is allowed instead; to be annotated last."""
+
+    def check(value: object) -> object:
+        if text := hint(value):
+            raise ValueError(f"allowed: {text}")
+        return value
+
+    return BeforeValidator(check)
+
+
+def release_hint(value: object) -> str:
+    """What is said of a release of Kafka's (`4.1`) in the place of a generation; empty for other values."""
+    try:
+        kafka_release(str(value))
+    except ValueError:
+        return ""
+    return f"{value} is a kafka_release, of kip-497 and kip-966-elr"
+
+
+def _generation_hint(value: object) -> str:
+    said = release_hint(value)
+    return f"one of {', '.join(GENERATIONS)}; {said}" if said else ""
+
+
 def is_whole(value: object) -> TypeGuard[int]:
     """Whether a value is a whole number; `true` is none."""
     return isinstance(value, int) and not isinstance(value, bool)
@@ -274,7 +299,10 @@ AsTuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) 
 """A list, as files have it, where a tuple is declared."""
 TopicName = Annotated[str, Field(min_length=1), AfterValidator(_check_topic_name)]
 ErrorName = Annotated[str, one_of(ERROR_NAMES)]
-GenerationName = Annotated[str, one_of(GENERATIONS)]
+NO_RELEASE = _hinted(_generation_hint)
+GenerationName = Annotated[str, one_of(GENERATIONS), NO_RELEASE]
+NOT_ON_THE_WIRE = _hinted(lambda value: "0, 1 or all; Kafka's -1 is all" if str(value) == "-1" else "")
+"""For `acks`."""
 ReleaseName = Annotated[str, one_of(RELEASES, form=RELEASE.form), RELEASE]
 """A release of Kafka's, under the name of those that behave alike (`protocol/kafka_release.py`)."""
 ConfigSetting = int | bool | str

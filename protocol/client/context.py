@@ -19,7 +19,7 @@ the topic.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from protocol.config import ClusterConfig
@@ -45,8 +45,18 @@ Handler = Callable[[TimeMs, Any], None]
 
 
 @dataclass(slots=True)
+class Requests:
+    """The requests of a client that have no response yet: by correlation id, which counts up from `last_id`."""
+
+    last_id: int = 0
+    waiting: dict[int, tuple[type[Response], Handler]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class ClientContext:
-    """State of one client: the bootstrap list, the presumed active `controller`, the CRC-32C or None."""
+    """State of one client as one principal: the bootstrap list, the presumed active `controller`, the CRC-32C or None.
+    `timers` are the principal's, by their names without `timer_prefix`.
+    """
 
     me: NodeId
     principal: str
@@ -56,9 +66,9 @@ class ClientContext:
     config: ClusterConfig
     out: Outbox
     checksum: Checksum | None = None
-    last_correlation_id: int = 0
-    waiting: dict[int, tuple[type[Response], Handler]] = field(default_factory=dict)
+    requests: Requests = field(default_factory=Requests)
     timers: dict[str, Callable[[TimeMs], None]] = field(default_factory=dict)
+    timer_prefix: str = ""
 
     @property
     def bootstrap(self) -> tuple[NodeId, ...]:
@@ -72,24 +82,29 @@ class ClientContext:
 
     def begin_ids(self, now_ms: TimeMs) -> None:
         """Begins correlation ids above those of the process before, whose late responses match none."""
-        self.last_correlation_id = now_ms * IDS_PER_MS % MAX_FIRST_ID
+        self.requests.last_id = now_ms * IDS_PER_MS % MAX_FIRST_ID
+
+    def of(self, principal: str, timer_prefix: str) -> ClientContext:
+        """The context of the same client as another principal."""
+        return replace(self, principal=principal, timers={}, timer_prefix=timer_prefix)
 
     def expect(self, answer: type[Response], handler: Handler) -> int:
         """The correlation id of a new request; its responses of type `answer` go to the handler until `forget`."""
-        self.last_correlation_id += 1
-        self.waiting[self.last_correlation_id] = (answer, handler)
-        return self.last_correlation_id
+        requests = self.requests
+        requests.last_id += 1
+        requests.waiting[requests.last_id] = (answer, handler)
+        return requests.last_id
 
     def forget(self, correlation_id: int) -> None:
-        self.waiting.pop(correlation_id, None)
+        self.requests.waiting.pop(correlation_id, None)
 
     def set_timer(self, name: str, at_ms: TimeMs, action: Callable[[TimeMs], None]) -> None:
         self.timers[name] = action
-        self.out.set_timer(name, at_ms)
+        self.out.set_timer(f"{self.timer_prefix}{name}", at_ms)
 
     def cancel_timer(self, name: str) -> None:
         if self.timers.pop(name, None) is not None:
-            self.out.cancel_timer(name)
+            self.out.cancel_timer(f"{self.timer_prefix}{name}")
 
     def fire(self, now_ms: TimeMs, name: str) -> None:
         """Calls the action of a timer. ProtocolInvariantError if it is not set."""

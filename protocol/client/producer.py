@@ -8,7 +8,7 @@ batch of a ProduceCommand is sent as it is, after the records that came before i
 All records without an outcome count against `buffer.memory`. Commands whose records do not fit are held back, in the
 order of their arrival, so that a slow cluster slows its producer down. A held command that makes no progress for
 `max.block.ms` fails with REQUEST_TIMED_OUT, except for the records that were admitted; so does a further one while
-`MAX_HELD` are held.
+`MAX_HELD` are held. One whose principal may not describe the topic fails at once.
 """
 
 from __future__ import annotations
@@ -182,9 +182,18 @@ class Producer:
     def _receive_partitions(self, now_ms: TimeMs, topic: str, leaders: TopicLeaders) -> None:
         if leaders.partitions:
             self._partitions[topic] = tuple(sorted(leaders.partitions))
-            who = f"{PARTITIONS_PREFIX}{topic}"
-            self._finder.cancel(topic, who)
-            self._context.cancel_timer(who)
+        elif leaders.error is not ErrorCode.NONE:
+            refused = [job for job in self._held if job.command.topic == topic and job.command.partition == ROUND_ROBIN]
+            self._held = deque(job for job in self._held if job not in refused)
+            for job in refused:
+                self._fail_rest(job, leaders.error)
+            if not self._held:
+                self._context.cancel_timer(BLOCK_TIMER)
+        else:
+            return
+        who = f"{PARTITIONS_PREFIX}{topic}"
+        self._finder.cancel(topic, who)
+        self._context.cancel_timer(who)
 
     def _next_key(self, command: SendRecords) -> SenderKey:
         topic, partition = command.topic, command.partition

@@ -10,7 +10,7 @@ from __future__ import annotations
 from protocol.errors import ErrorCode
 from protocol.ids import NO_OFFSET
 from protocol.messages.admin import AdminRequest, AdminResponse
-from protocol.messages.base import Int16, Int32, Int64, Message
+from protocol.messages.base import ANONYMOUS, Int16, Int32, Int64, Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.data import EARLIEST
 
@@ -25,7 +25,13 @@ class ShutdownCommand(Message):
     """Starts the controlled shutdown of a broker or controller, like SIGTERM."""
 
 
-class ProduceCommand(Command):
+class RecordsCommand(Command):
+    """Base of commands that write or read records: on behalf of `principal`, by default the client's own."""
+
+    principal: str = ANONYMOUS
+
+
+class ProduceCommand(RecordsCommand):
     """Sends one batch, which is never split or merged. Errors in `final_errors` end the command at once; other
     retriable errors are retried until `delivery.timeout.ms`.
     """
@@ -42,7 +48,7 @@ ROUND_ROBIN = -1
 """Partition of records that the producer assigns itself: each batch goes to the next partition of the topic."""
 
 
-class SendRecords(Command):
+class SendRecords(RecordsCommand):
     """Sends `record_count` records of `record_bytes` each (at least 12: `protocol/client/records.py`), numbered from 0.
     The producer batches them with those of other commands. `partition` may be ROUND_ROBIN.
     """
@@ -54,7 +60,7 @@ class SendRecords(Command):
     record_bytes: Int32
 
 
-class ConsumeCommand(Command):
+class ConsumeCommand(RecordsCommand):
     """Reads a partition from `offset` (EARLIEST: log start, LATEST: high watermark) to the high watermark of the first
     response, or `max_bytes`. Waits `max_wait_ms` for a first record. Errors as in ProduceCommand.
     """

@@ -7,6 +7,7 @@ start are left over from an interrupted deletion and do not belong to the log an
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -18,9 +19,12 @@ from actors.log.checkpoints import Mark, read_mark
 from actors.log.dump import FoundBatch, Rest, read_segment, segment_files
 from actors.log.files import typed_errors
 from experiments.support.record_text import record_text, topic_names
+from protocol.client.records import join, split
 from protocol.errors import CodecError, CorruptLogError, ProtocolInvariantError
 from protocol.ids import METADATA_LOG, NO_OFFSET, Offset
+from protocol.log.producer_state import sequence_after
 from protocol.messages.base import json_values
+from protocol.messages.batch import RecordBatch
 from protocol.messages.metadata_batch import unpack_records
 from protocol.messages.quorum import ControlRecord
 from protocol.messages.records import MetadataRecord
@@ -77,9 +81,10 @@ def _mark(folder: Path) -> tuple[Mark, str]:
         return Mark(flushed_offset=NO_OFFSET), str(error)
 
 
-def dump_log(log: LogFiles, topics: Names) -> Iterator[Document]:
+def dump_log(log: LogFiles, topics: Names, with_values: bool = False) -> Iterator[Document]:
     """Yields a document for every batch of a log, and for bytes that are no batch, in order. Faulty ones have a
     `fault`, and `is_damage` where that is in the flushed part. `topics` names the topic ids in metadata records.
+    `with_values`: also the records of producers.
     """
     if log.fault:
         yield {"fault": log.fault, "is_damage": True}
@@ -90,6 +95,8 @@ def dump_log(log: LogFiles, topics: Names) -> Iterator[Document]:
                 yield {"file": str(path)} | asdict(found) | {"is_damage": found.end_offset < log.flushed_offset}
                 continue
             document = {"file": str(path)} | _batch(found, log.name == METADATA_LOG, topics)
+            if with_values and log.name != METADATA_LOG and found.is_intact:
+                document["records"] = _data_records(found.batch)
             if "fault" in document:
                 document["is_damage"] = end < log.flushed_offset
             yield document
@@ -111,6 +118,27 @@ def _batch(found: FoundBatch, is_metadata: bool, topics: Names) -> Document:
         numbered = enumerate(records, batch.base_offset)
         document["records"] = [{"offset": offset} | _record(record, topics) for offset, record in numbered]
     return document | {"fault": fault} if fault else document
+
+
+def _data_records(batch: RecordBatch) -> list[Document]:
+    """The records of a producer's batch. A payload that is not a producer's list of records counts as one value."""
+    try:
+        values = split(batch.payload)
+    except struct.error:
+        values = []
+    if len(values) != batch.record_count or join(values) != batch.payload:
+        values = [batch.payload]
+    first = batch.base_sequence
+    return [
+        {
+            "offset": batch.base_offset + place,
+            "timestamp_ms": batch.timestamp_ms,
+            "value_size": len(value),
+            "sequence": first if first < 0 else sequence_after(first, place),
+            "value": value.decode(errors="backslashreplace"),
+        }
+        for place, value in enumerate(values)
+    ]
 
 
 def _record(record: MetadataRecord, topics: Names) -> Document:

@@ -32,6 +32,8 @@ from experiments.support.durations import format_duration
 from experiments.support.errors import WrongField
 from experiments.support.fields import (
     DURATION,
+    NO_RELEASE,
+    NOT_ON_THE_WIRE,
     PLAIN,
     TEXT,
     DurationMs,
@@ -61,7 +63,7 @@ class CellParameters(WrittenModel):
         "Failure model by name, which sets other parameters (docs/failure-models.md); values that the study gives "
         "override it.",
     )
-    generation: Literal["v3", "kip-497", "kip-966-elr", "kip-966"] = parameter(
+    generation: Annotated[Literal["v3", "kip-497", "kip-966-elr", "kip-966"], NO_RELEASE] = parameter(
         "kip-966-elr", "{}", "Protocol generation of the cluster; the default is what Kafka 4.1 and later run."
     )
     kafka_release: ReleaseName = parameter(
@@ -82,7 +84,7 @@ class CellParameters(WrittenModel):
         "`unclean.leader.election.enable`: `proactive` for true, `balanced` for false; they have no `manual`. In `v3` "
         "any live replica is elected.",
     )
-    acks: Annotated[Literal["0", "1", "all"], TEXT] = parameter(
+    acks: Annotated[Literal["0", "1", "all"], TEXT, NOT_ON_THE_WIRE] = parameter(
         "all",
         "acks={}",
         "Copies that the producer waits for; `loss_rate` counts losses with `all`, `acks_1_loss_rate` with 1, "

@@ -5,6 +5,7 @@ nothing, also while a process has the directory open.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from actors.log.dump import FoundBatch, read_segment, segment_files
 from actors.log.format import HEADER_BYTES
 from actors.storage import DiskStorage, Owner
+from protocol.client.records import join
 from protocol.contract import Outbox
 from protocol.ids import METADATA_LOG
 from protocol.messages.metadata_batch import pack_records
@@ -163,6 +165,37 @@ def test_a_partition_is_named_by_its_topic_or_the_topics_id(command: Commands, t
     refused = command.refused(*dump(tmp_path, "--partition", "t-7"))
     assert "found t-7; allowed: one of t-0, t-1, U-0, __cluster_metadata-0" in refused
     controller.storage.close()
+
+
+def test_records_of_producers_are_shown_as_by_kafkas_tool(command: Commands, tmp_path: Path) -> None:
+    storage = DiskStorage(tmp_path, Owner("c1", 0))
+    log, sequenced = storage.open_log("T/0"), {"producer_id": 7, "producer_epoch": 0, "timestamp_ms": 5}
+    log.append(replace(batch(0, 2, join([b"one", b"\xff"])), base_sequence=2**31 - 1, **sequenced))
+    log.append(batch(2, payload=b"no list of records"))
+    log.flush()
+    storage.close()
+    of_log = ("dump-log", "--files", str(tmp_path / "logs" / "T" / "0" / f"{0:020}.log"))
+    metadata = ["offset: 0 CreateTime: 5 keySize: -1 valueSize: 3 sequence: 2147483647 headerKeys: []"]
+    metadata += ["offset: 1 CreateTime: 5 keySize: -1 valueSize: 1 sequence: 0 headerKeys: []"]
+    metadata += ["offset: 2 CreateTime: -1 keySize: -1 valueSize: 18 sequence: -1 headerKeys: []"]
+    values = ["payload: one", "payload: \\xff", "payload: no list of records"]
+
+    def shown(*more: str) -> list[str]:
+        return [line.removeprefix("| ") for line in command.ok(*of_log, *more).splitlines() if line.startswith("|")]
+
+    assert shown() == []
+    assert shown("--deep-iteration") == metadata
+    assert shown("--print-data-log") == [
+        f"{described} {value}" for described, value in zip(metadata, values, strict=True)
+    ]
+    assert shown("--print-data-log", "--skip-record-metadata") == values
+    [first, second] = command.json(*of_log, "--print-data-log")["logs"][0]["entries"]
+    assert [record["value"] for record in (*first["records"], *second["records"])] == [
+        "one",
+        "\\xff",
+        "no list of records",
+    ]
+    assert "found " in command.refused(*of_log, "--cluster-metadata-decoder")
 
 
 def test_the_id_selects_one_of_two_topics_with_the_same_name(command: Commands, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,28 @@ def test_features_are_described_upgraded_and_downgraded(make_bench: MakeBench) -
     assert document["features"][0]["error"] != "NONE"
 
 
+def test_features_take_the_levels_of_a_release(make_bench: MakeBench) -> None:
+    """Kafka's ELR is on by default since 4.1; no release has unclean recovery, and an upgrade turns nothing off."""
+    bench = make_bench(Generation.KIP_497)
+    assert bench.ok("features", "upgrade", "--release-version", "4.0") == "metadata.version was upgraded to 1.\n"
+    assert bench.ok("features", "upgrade", "--release-version", "4.1-IV0") == "metadata.version was upgraded to 2.\n"
+    bench.ok("features", "upgrade", "--feature", "unclean.recovery.enabled=1")
+    bench.ok("features", "upgrade", "--release-version", "4.4")
+    assert levels(bench) == {"metadata.version": 2, "unclean.recovery.enabled": 1}
+    bench.ok("features", "downgrade", "--release-version", "4.4-IV2")
+    assert levels(bench) == {"metadata.version": 2, "unclean.recovery.enabled": 0}
+    assert "an upgrade lowers nothing" in bench.fails("features", "upgrade", "--release-version", "3.9")
+    disabled = bench.ok("features", "disable", "--feature", "eligible.leader.replicas.version")
+    assert disabled == "metadata.version was disabled to 1.\n"
+    bench.ok("features", "upgrade", "--feature", "eligible.leader.replicas.version=1")
+    assert levels(bench) == {"metadata.version": 2, "unclean.recovery.enabled": 0}
+
+
+def test_the_levels_of_a_release_are_printed(command: Commands) -> None:
+    assert command.ok("features", "version-mapping") == "metadata.version=2 (4.4)\nunclean.recovery.enabled=0\n"
+    assert command.json("features", "version-mapping", "--release-version", "4.0-IV3")["metadata.version"] == 1
+
+
 def levels(bench: CliBench) -> dict[str, int]:
     return {item["name"]: item["finalized_version_level"] for item in bench.json("features", "describe")}
 
@@ -122,6 +145,47 @@ def test_entries_are_added_listed_and_removed(guarded: CliBench, root: list[str]
     assert [entry["operation"] for entry in guarded.json("acls", "--list", *root)] == ["DESCRIBE"]
     guarded.ok("acls", "--remove", "--topic", "a", "--force", *root)
     assert guarded.json("acls", "--list", *root) == []
+
+
+@pytest.mark.covers("G32")
+def test_a_producer_and_a_consumer_have_the_operations_of_their_roles(guarded: CliBench, root: list[str]) -> None:
+    guarded.ok("acls", "--add", "--allow-principal", "User:p", "--producer", "--topic", "t", *root)
+    consumer = ("--allow-principal", "User:c", "--consumer", "--topic", "t", "--group", "g", *root)
+    code, out, err = guarded.run("acls", "--add", *consumer)
+    assert (code, err) == (0, "--group g: not modelled: consumer groups, so there is no entry for them\n")
+    assert out.count("permissionType=ALLOW") == 2
+    listed = guarded.json("acls", "--list", *root)
+    assert sorted((entry["principal"], entry["operation"], entry["resource_name"]) for entry in listed) == [
+        ("User:c", "DESCRIBE", "t"),
+        ("User:c", "READ", "t"),
+        ("User:p", "CREATE", "t"),
+        ("User:p", "DESCRIBE", "t"),
+        ("User:p", "WRITE", "t"),
+    ]
+    guarded.ok("acls", "--remove", "--force", *consumer)
+    assert {entry["principal"] for entry in guarded.json("acls", "--list", *root)} == {"User:p"}
+
+
+@pytest.mark.covers("G32")
+def test_records_are_written_and_read_as_the_principal(
+    guarded: CliBench, root: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for role, name in (("--producer", "p"), ("--consumer", "c")):
+        group = ("--group", "g") if role == "--consumer" else ()
+        guarded.run("acls", "--add", "--allow-principal", f"User:{name}", role, "--topic", "t", *group, *root)
+    writing = ("produce", "--topic", "t", "--num-records", "3")
+    reading = ("console-consumer", "--topic", "t", "--from-beginning", "--max-messages", "5", "--timeout-ms", "2000")
+    assert guarded.ok(*writing, "--principal", "User:p") == "records: 3 acknowledged\n"
+    for other, refusal in (("nobody", "TOPIC_AUTHORIZATION_FAILED"), ("c", "CLUSTER_AUTHORIZATION_FAILED")):
+        code, out, _ = guarded.run(*writing, "--principal", f"User:{other}")
+        assert (code, out) == (1, f"records: 0 acknowledged, 3 failed ({refusal})\n")
+    (tmp_path / "lines").write_text("one\ntwo\n")
+    for user, code in (("p", 0), ("c", 1)):
+        with (tmp_path / "lines").open() as lines:
+            monkeypatch.setattr(sys, "stdin", lines)
+            assert guarded.run("console-producer", "--topic", "t", *as_user(user, tmp_path))[0] == code
+    assert guarded.ok(*reading, "--principal", "User:c").splitlines()[-2:] == ["one", "two"]
+    assert "TOPIC_AUTHORIZATION_FAILED" in guarded.fails(*reading, *as_user("p", tmp_path))
 
 
 @pytest.mark.covers("G32")

@@ -63,6 +63,29 @@ def test_the_initial_controllers_are_the_voters(command: Commands, tmp_path: Pat
         storage.close()
 
 
+@pytest.mark.parametrize(("properties", "more", "said"), rows(__file__, "server-properties.yaml"))
+def test_the_properties_of_a_server_say_what_to_format(
+    command: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, properties: str, more: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("server.properties").write_text(properties)
+    code, out, err = command.run("storage", "format", "-t", "c1", "-c", "server.properties", *more)
+    assert said in (err if code else out), (out, err)
+    assert (code, len(err.splitlines()), Path("data").exists()) in [(0, 0, True), (2, 1, False)]
+    if code == 0:
+        assert command.json("storage", "info", "-c", "server.properties")["cluster_id"] == "c1"
+
+
+def test_the_voters_have_the_endpoints_that_are_given(command: Commands, directory: Path) -> None:
+    listed = "1001@c-1:9094:AAAAAAAAAAAAAAAAAAAAAg,1000@c-0:9093:AAAAAAAAAAAAAAAAAAAAAQ"
+    command.ok(*formatting(directory, "--initial-controllers", listed))
+    storage, replica = started(directory, 1000)
+    voters = replica.voters.endpoints.items()
+    found = {key.id: [(place.name, place.host, place.port) for place in places] for key, places in voters}
+    assert found == {1000: [("CONTROLLER", "c-0", 9093)], 1001: [("CONTROLLER", "c-1", 9094)]}
+    storage.close()
+
+
 def test_a_controller_that_joins_has_a_uuid_and_no_log(command: Commands, tmp_path: Path) -> None:
     first, second = (
         command.json(*formatting(tmp_path / name, "--no-initial-controllers", node=1001)) for name in ("a", "b")
@@ -118,7 +141,9 @@ def test_a_directory_with_other_things_or_in_use_is_refused(command: Commands, t
     command.ok(*formatting(tmp_path / "used", "--standalone"))
 
 
-FORM = "allowed: ID@UUID, several separated by commas: a controller's id from 1000, and a directory id of 22 letters, "
+FORM = (
+    "allowed: ID@UUID or ID@HOST:PORT:UUID, by commas: a controller's id from 1000, and a directory id of 22 letters, "
+)
 
 
 @pytest.mark.parametrize(("node", "cluster", "how"), rows(__file__, "wrong-formats.yaml"))

@@ -8,6 +8,7 @@ from experiments.engines.admin_requests import reassign
 from experiments.engines.port import Loss
 from protocol.config import Generation
 from protocol.errors import ErrorCode
+from protocol.messages.topics import DescribeTopicRequest
 from protocol.metrics import MANUAL_ELECTION_REQUIRED, UNCLEAN_RECOVERY, UNCLEAN_RECOVERY_FINISHED, UNDER_MIN_ISR
 from tests.unit.experiments.cli.cli_helpers import CliBench, MakeBench
 
@@ -149,6 +150,25 @@ def test_reports_count_with_the_min_isr_of_each_partition(
     assert shown("--under-min-isr-partitions") == under
     assert shown("--at-min-isr-partitions") == at
     assert bench.engine.metrics()[UNDER_MIN_ISR] == len(under)
+
+
+def test_describe_selects_by_id_and_by_overrides(bench: CliBench) -> None:
+    bench.create("plain", "0:1,1:2,2:0")
+    bench.create("own", "0:1,1:2", "--config", "flush.messages=5")
+    described = {topic["name"]: topic for topic in bench.json("topics", "--describe")}
+    by_id = ("topics", "--describe", "--topic-id", described["own"]["topic_id"])
+    assert bench.ok(*by_id) == bench.ok("topics", "--describe", "--topic", "own")
+    unknown = ("topics", "--describe", "--topic-id", "AAAAAAAAAAAAAAAAAAAAAA")
+    assert "UNKNOWN_TOPIC_ID: TopicId 'AAAAAAAAAAAAAAAAAAAAAA' does not exist as expected" in bench.fails(*unknown)
+    assert bench.ok(*unknown, "--if-exists") == ""
+    [line] = bench.ok("topics", "--describe", "--topics-with-overrides").splitlines()
+    assert line == bench.ok(*by_id).splitlines()[0]
+    assert [topic["name"] for topic in bench.json("topics", "--describe", "--topics-with-overrides")] == ["own"]
+    bench.port.requests.clear()
+    whole = bench.ok("topics", "--describe", "--partition-size-limit-per-response", "2")
+    assert whole == bench.ok("topics", "--describe")
+    described_by = [request for request in bench.port.requests if isinstance(request, DescribeTopicRequest)]
+    assert [request.response_partition_limit for request in described_by].count(2) == 3
 
 
 def test_if_exists_and_if_not_exists(bench: CliBench) -> None:

@@ -153,7 +153,7 @@ class ClientBench:
     def is_at_rest(self) -> bool:
         """Whether no request, timer or batch is left."""
         context = self.node._context
-        return not (self.timers or context.timers or context.waiting or self.node.buffered_bytes)
+        return not (self.timers or context.timers or context.requests.waiting or self.node.buffered_bytes)
 
 
 def client_config(**values: object) -> ClusterConfig:

@@ -342,7 +342,7 @@ def test_not_controller_does_not_make_a_topic_unknown(response_error: ErrorCode,
     quorum = Quorum(always(A=SILENT, B=SILENT))
     quorum.leader = None
     quorum.produce(7, acks=1).receive(DRIVER, ConsumeCommand(command_id=8, topic="t", partition=0))
-    number = quorum.node._context.last_correlation_id
+    number = quorum.node._context.requests.last_id
     for controller in (A, B):
         quorum.receive(controller, MetadataResponse(correlation_id=number, error=response_error))
     quorum.run_until(DELIVERY_MS)

@@ -12,7 +12,8 @@ from protocol.client.producer import LINGER_PREFIX
 from protocol.client.records import identity, joined_size, split
 from protocol.errors import ErrorCode
 from protocol.log.replica_log import ReplicaLog
-from protocol.messages.commands import SendOutcome
+from protocol.messages.admin import MetadataRequest, MetadataResponse
+from protocol.messages.commands import ROUND_ROBIN, SendOutcome
 from protocol.messages.data import ProduceRequest, ProduceResponse
 from tests.unit.protocol.client.client_helpers import ClientBench, client_config
 
@@ -54,13 +55,59 @@ def test_a_command_is_held_until_buffer_memory_has_room() -> None:
     assert bench.is_at_rest()
 
 
+def test_each_principal_has_a_producer_of_its_own() -> None:
+    bench = ClientBench(config=client_config(linger_ms=0))
+    own = bench.produce(1).requests()
+    other = bench.produce(2, principal="User:bob").requests()
+    sent = [*own, *other, *bench.produce(3, principal="User:bob").requests(), *bench.produce(4).requests()]
+    assert [(it.principal, it.batch.producer_id, it.batch.base_sequence) for it in sent] == [
+        ("User:client-3000", 5, 0),
+        ("User:bob", 6, 0),
+        ("User:bob", 6, 1),
+        ("User:client-3000", 5, 1),
+    ]
+    for request in sent:
+        bench.answer(request)
+    assert [(outcome.command_id, outcome.error) for outcome in bench.outcomes] == [(n, NONE) for n in (1, 2, 3, 4)]
+    assert bench.is_at_rest()
+
+
+def test_the_timers_of_principals_do_not_meet() -> None:
+    bench = ClientBench(config=client_config(linger_ms=5))
+    for command_id, user in ((1, "User:client-3000"), (2, "User:a/b"), (3, "User:a")):
+        bench.send_records(command_id, principal=user)
+    assert sorted(name for name in bench.timers if LINGER_PREFIX in name) == [
+        "as/0/linger/t/0/-1",
+        "as/1/linger/t/0/-1",
+        "linger/t/0/-1",
+    ]
+    for name in ("as/1/", "as/0/", "linger/"):
+        [request] = bench.fire(f"{name}linger/" if name != "linger/" else name).requests()
+        bench.answer(request)
+    assert [outcome.command_id for outcome in outcomes(bench)] == [3, 2, 1]
+    assert bench.is_at_rest()
+
+
+def test_records_whose_principal_may_not_describe_the_topic_are_refused_at_once() -> None:
+    bench = ClientBench()
+    bench.leader = None
+    bench.send_records(1, partition=ROUND_ROBIN, principal="User:bob")
+    for node, request in [(to, it) for to, it in bench.sent if isinstance(it, MetadataRequest)]:
+        assert request.principal == "User:bob"
+        denied = MetadataResponse(correlation_id=request.correlation_id, error=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        bench.receive(node, denied)
+    [outcome] = outcomes(bench)
+    assert (outcome.error, sum(part.count for part in outcome.ranges)) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, 1)
+    assert bench.is_at_rest()
+
+
 def test_a_silent_cluster_bounds_memory_by_buffer_memory() -> None:
     bench = small(max_block_ms=600_000)
     for command_id in range(1, 200):
         bench.send_records(command_id, 1_000)
         bench.run_until(bench.now_ms + 10)
         assert bench.node.buffered_bytes <= 10 * SIZE
-    in_flight = [len(sender._window) for sender in bench.node._producer._senders.values()]
+    in_flight = [len(sender._window) for sender in bench.node._own.producer._senders.values()]
     assert in_flight == [5]
 
 
