@@ -16,10 +16,11 @@ from random import Random
 from experiments.bench.report import BenchReport, growth, measure_ms, medians_ms
 from experiments.engines.sim.disk import SimStorage, formatted_disk
 from experiments.support.metadata_fetch import metadata_fetch
-from protocol.config import MIN_INSYNC_REPLICAS, ClusterConfig, Generation
+from protocol.config import MIN_INSYNC_REPLICAS, ClusterConfig
 from protocol.contract import Effect
 from protocol.controller.brokers import fence
 from protocol.controller.context import ControllerState
+from protocol.features import Generation
 from protocol.ids import FIRST_CONTROLLER, METADATA_LOG, BrokerId, TopicIdPartition
 from protocol.messages.batch import RecordBatch
 from protocol.messages.metadata_batch import pack_batch

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING
 from experiments.bench.report import BenchReport, growth, median_run
 from experiments.engines.port import Loss
 from experiments.engines.ray.session import expect_kills, ray_session, stay_on_loopback
-from protocol.config import BROKER_HEARTBEAT_INTERVAL_MS, BROKER_SESSION_TIMEOUT_MS, MIN_INSYNC_REPLICAS, Generation
+from protocol.config import BROKER_HEARTBEAT_INTERVAL_MS, BROKER_SESSION_TIMEOUT_MS, MIN_INSYNC_REPLICAS
 from protocol.events.base import Trace
 from protocol.events.controller import SessionExpired
 from protocol.events.store import StoreSessionEnded
+from protocol.features import Generation
 from protocol.ids import BrokerId, TimeMs
 from protocol.messages.commands import AdminCommand, AdminOutcome, ProbeCommand, ProbeOutcome
 from protocol.messages.partitions import ElectionType, ElectLeadersRequest

@@ -30,15 +30,10 @@ from experiments.check.engine import CheckedEngine
 from experiments.engines.port import ClusterSpec, Engine, Loss
 from experiments.engines.ray.directories import open_storage
 from experiments.engines.ray.session import expect_kills, ray_session, stay_on_loopback
-from protocol.config import (
-    CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS,
-    CONTROLLER_QUORUM_FETCH_TIMEOUT_MS,
-    ClusterConfig,
-    Generation,
-    record_version,
-)
+from protocol.config import CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS, CONTROLLER_QUORUM_FETCH_TIMEOUT_MS, ClusterConfig
 from protocol.contract import Storage
 from protocol.events.controller import ControllerStarted
+from protocol.features import Generation, record_version
 from protocol.ids import METADATA_LOG, NodeId, TimeMs
 from protocol.messages.batch import RecordBatch
 from protocol.messages.metadata_batch import forget_unpacked, pack_records, unpack_records

@@ -19,8 +19,9 @@ from experiments.bench.report import median_run
 from experiments.engines.admin_requests import alter_config, create_topic
 from experiments.engines.ray.process_pool import ProcessPool
 from experiments.engines.ray.session import Handle
-from protocol.config import BROKER_SESSION_TIMEOUT_MS, record_version
+from protocol.config import BROKER_SESSION_TIMEOUT_MS
 from protocol.errors import ErrorCode
+from protocol.features import record_version
 from protocol.ids import FIRST_CLIENT, node_name
 from protocol.messages.admin import AdminRequest
 from protocol.messages.codec import decode, encode

@@ -11,8 +11,9 @@ from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import ClusterSpec
 from experiments.engines.ray.engine import RayEngine
 from experiments.engines.ray.process_pool import ProcessPool
-from protocol.config import ClusterConfig, Generation
+from protocol.config import ClusterConfig
 from protocol.errors import ErrorCode
+from protocol.features import Generation
 from protocol.ids import FIRST_LOAD
 from protocol.messages.base import Message
 from protocol.messages.commands import AdminCommand, AdminOutcome, Command

@@ -39,8 +39,9 @@ from experiments.support.build import is_compiled
 from experiments.support.errors import InputError
 from experiments.support.fields import AsTuple, ReleaseName, StrictModel
 from experiments.support.yaml_input import validated
-from protocol.config import ClusterConfig, ConfigError, Generation
+from protocol.config import ClusterConfig, ConfigError
 from protocol.events.registry import EventError, decode, detail_of
+from protocol.features import Generation
 from protocol.ids import TopicPartition
 from protocol.kafka_release import NEWEST, KafkaRelease
 from protocol.messages.base import Message, from_json, json_values

@@ -26,8 +26,9 @@ from itertools import pairwise
 from experiments.engines.sim.cluster import SimCluster
 from protocol.broker.context import Replica, log_name
 from protocol.broker.leadership import Leadership
-from protocol.config import MIN_INSYNC_REPLICAS, Features
+from protocol.config import MIN_INSYNC_REPLICAS
 from protocol.events.controller import RecoveryDecided
+from protocol.features import Features
 from protocol.ids import FIRST_CONTROLLER, NO_LEADER, NodeId, Offset, TopicIdPartition, TopicPartition
 from protocol.messages.metadata_batch import unpack_records
 from protocol.metadata.image import MetadataImage

@@ -35,8 +35,8 @@ from experiments.engines.ray.launch import LaunchFailed, config_of, launch, stop
 from experiments.engines.ray.node_commands import NodeAction, NodeCommand, NodeRow, NodeState, ask
 from experiments.engines.ray.session import stay_on_loopback
 from experiments.support.errors import InputError
-from protocol.config import UNCLEAN_RECOVERY_ENABLED, Generation
 from protocol.errors import ErrorCode
+from protocol.features import UNCLEAN_RECOVERY_ENABLED, Generation
 from protocol.ids import NO_EPOCH, NO_LEADER, RECOVERY_MANAGER, STORE, NodeId, is_controller, node_name
 from protocol.messages.quorum import DescribeQuorumResponse, ReplicaState
 

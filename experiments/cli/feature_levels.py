@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterable, Mapping
 
 from experiments.support.errors import InputError
-from protocol.config import METADATA_VERSION, METADATA_VERSION_ELR, SHORT_MAX, SUPPORTED_FEATURES, Generation
+from protocol.config import SHORT_MAX
+from protocol.features import METADATA_VERSION, METADATA_VERSION_ELR, SUPPORTED_FEATURES, Generation
 
 ELR_VERSION = "eligible.leader.replicas.version"
 NOT_MODELLED = {

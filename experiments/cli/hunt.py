@@ -25,7 +25,7 @@ from experiments.cli.parse import KafkaReleaseOption, generation_named, release_
 from experiments.cli.run_pages import Compare, Exploration, Html, Variant, variant_named
 from experiments.support.errors import InputError
 from experiments.support.progress import progress
-from protocol.config import RELEASED, Generation
+from protocol.features import RELEASED, Generation
 
 if TYPE_CHECKING:
     from experiments.explorer.run import Run

@@ -13,8 +13,9 @@ from experiments.cli.output import option
 from experiments.support.errors import InputError, MissingInput
 from experiments.support.fields import RELEASE, release_hint
 from experiments.support.yaml_input import validated_json
-from protocol.config import INT_MAX, RELEASED, Generation
+from protocol.config import INT_MAX
 from protocol.errors import StorageError
+from protocol.features import RELEASED, Generation
 from protocol.ids import is_uuid
 from protocol.kafka_release import NEWEST, KafkaRelease, kafka_release
 from protocol.messages.quorum import MAX_PORT, Endpoint

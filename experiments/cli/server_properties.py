@@ -38,9 +38,9 @@ from protocol.config import (
     RETRY_BACKOFF_MS,
     SEGMENT_BYTES,
     ConfigError,
-    Generation,
     parse_config,
 )
+from protocol.features import Generation
 
 
 class _Named(NamedTuple):

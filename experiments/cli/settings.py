@@ -34,8 +34,8 @@ from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.explorer.values import message_fields
 from experiments.support.errors import InputError, MissingInput
 from experiments.support.properties import read_properties
-from protocol.config import METADATA_VERSION
 from protocol.errors import ErrorCode
+from protocol.features import METADATA_VERSION
 from protocol.kafka_release import NEWEST
 from protocol.messages.admin import Result
 from protocol.messages.cluster import FeatureUpdate, UpgradeType

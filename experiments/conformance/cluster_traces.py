@@ -37,7 +37,8 @@ from experiments.engines.admin_requests import (
     update_feature,
 )
 from experiments.support.fields import StrictModel
-from protocol.config import METADATA_VERSION, METADATA_VERSION_ELR, MIN_INSYNC_REPLICAS
+from protocol.config import MIN_INSYNC_REPLICAS
+from protocol.features import METADATA_VERSION, METADATA_VERSION_ELR
 from protocol.ids import TopicPartition
 from protocol.kafka_release import KafkaRelease
 from protocol.messages.admin import AdminRequest

@@ -22,10 +22,11 @@ from experiments.conformance.shapes import Broker
 from experiments.engines.sim.disk import formatted_disk
 from experiments.support.fields import StrictModel
 from experiments.support.metadata_fetch import metadata_fetch
-from protocol.config import ClusterConfig, Generation
+from protocol.config import ClusterConfig
 from protocol.contract import Send
 from protocol.controller.heartbeats import BrokerControlState
 from protocol.errors import ErrorCode
+from protocol.features import Generation
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, NO_EPOCH, Epoch
 from protocol.kafka_release import KafkaRelease
 from protocol.messages import control

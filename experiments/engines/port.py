@@ -14,10 +14,11 @@ from random import Random
 from typing import Literal
 
 from protocol.broker.context import ReplicaView
-from protocol.config import CONTROLLER_QUORUM_VOTERS, UNCLEAN_RECOVERY_ENABLED, ClusterConfig
+from protocol.config import CONTROLLER_QUORUM_VOTERS, ClusterConfig
 from protocol.events.base import Trace
 from protocol.events.controller import FeatureLevelChanged, RecoveryDecided
 from protocol.events.host import IncarnationEnded
+from protocol.features import UNCLEAN_RECOVERY_ENABLED
 from protocol.ids import (
     FIRST_CLIENT,
     FIRST_CONTROLLER,

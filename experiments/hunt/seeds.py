@@ -25,7 +25,7 @@ from experiments.hunt.mutants.registry import mutated
 from experiments.hunt.spread import workers
 from experiments.support.errors import InputError
 from experiments.support.fields import AsTuple, StrictModel
-from protocol.config import Generation
+from protocol.features import Generation
 
 SEEDS_PER_TASK = 5
 _Item = TypeVar("_Item")

@@ -11,8 +11,9 @@ from experiments.numbers.failover import seconds
 from experiments.numbers.measured_cluster import KEEP, T0, MeasuredCluster
 from experiments.scenarios.loader import load_scenario
 from experiments.support.shipped import SCENARIOS
-from protocol.config import MIN_INSYNC_REPLICAS, Generation
+from protocol.config import MIN_INSYNC_REPLICAS
 from protocol.events.controller import RecoveryBegan, RecoveryDecided
+from protocol.features import Generation
 from protocol.ids import NO_LEADER, RECOVERY_MANAGER, TimeMs
 
 RECORDS = 5

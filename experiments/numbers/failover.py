@@ -23,10 +23,11 @@ from math import ceil
 
 from experiments.numbers.conditions import Conditions, Row, compared, same
 from experiments.numbers.measured_cluster import CONTROLLER, KEEP, LEADER, MeasuredCluster, Sent
-from protocol.config import ISR_UPDATES, LOG_GENERATIONS, Generation
+from protocol.config import ISR_UPDATES
 from protocol.events.broker import BecameLeader
 from protocol.events.controller import MetadataCommitted, SessionExpired
 from protocol.events.store import CommandCarriedOut, ControllerElected, StoreSessionEnded
+from protocol.features import LOG_GENERATIONS, Generation
 from protocol.ids import STORE, NodeId, TimeMs
 from protocol.messages.data import FetchRequest
 from protocol.messages.store import Check, StoreRead, StoreWrite, WatchEvent

@@ -13,9 +13,10 @@ from functools import cache
 from experiments.numbers.conditions import Conditions, Row, about, compared, same
 from experiments.numbers.failover import replicas_of, seconds
 from experiments.numbers.measured_cluster import CONTROLLER, KEEP, LEADER, T0, MeasuredCluster
-from protocol.config import ISR_UPDATES, Generation
+from protocol.config import ISR_UPDATES
 from protocol.events.base import Trace
 from protocol.events.broker import IsrCommitted, IsrProposed
+from protocol.features import Generation
 from protocol.ids import NodeId, TimeMs, TopicPartition
 from protocol.messages.control import AlterPartitionRequest
 from protocol.messages.store import SetData, StoreWrite

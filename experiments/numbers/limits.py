@@ -8,8 +8,8 @@ from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import Loss
 from experiments.numbers.conditions import Conditions, Row, same
 from experiments.numbers.measured_cluster import TOPIC, MeasuredCluster
-from protocol.config import Generation
 from protocol.errors import ErrorCode
+from protocol.features import Generation
 from protocol.messages.base import Message
 from protocol.messages.codec import encode
 from protocol.messages.partitions import ElectionType, ElectLeadersRequest, TopicPartitions

@@ -16,10 +16,11 @@ from experiments.engines.sim.engine import SimEngine
 from experiments.engines.sim.network import NetworkModel
 from experiments.engines.sim.recorder import Recorder
 from experiments.numbers.conditions import Conditions
-from protocol.config import ClusterConfig, Generation
+from protocol.config import ClusterConfig
 from protocol.errors import ErrorCode
 from protocol.events.base import Trace
 from protocol.events.broker import BecameFollower, BecameLeader
+from protocol.features import Generation
 from protocol.ids import STORE, NodeId, TimeMs, TopicPartition
 from protocol.messages.admin import AdminRequest
 from protocol.messages.base import Message

@@ -9,7 +9,8 @@ from experiments.numbers.conditions import Conditions, Row, compared, same
 from experiments.numbers.failover import seconds
 from experiments.numbers.isr_changes import LAG_MS
 from experiments.numbers.measured_cluster import CONTROLLER, KEEP, LEADER, T0, TOPIC, MeasuredCluster
-from protocol.config import ISR_UPDATES, LOG_GENERATIONS, MIN_INSYNC_REPLICAS, Generation
+from protocol.config import ISR_UPDATES, MIN_INSYNC_REPLICAS
+from protocol.features import LOG_GENERATIONS, Generation
 from protocol.ids import NodeId, TimeMs
 from protocol.messages.store import GetData, StoreRead
 from protocol.metadata.partition import PartitionState

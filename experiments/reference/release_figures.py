@@ -27,7 +27,7 @@ from experiments.studies.trace.kinds import Loss, Stamped, State
 from experiments.studies.trials.batch import trial_seed
 from experiments.studies.trials.estimators import run_cell_trial
 from experiments.support.atomic import write_text
-from protocol.config import RELEASED
+from protocol.features import RELEASED
 from protocol.kafka_release import NEWEST, RELEASE_CHANGES, KafkaRelease, kafka_release
 
 FIGURES = Path(__file__).with_suffix(".json")

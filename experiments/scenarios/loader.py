@@ -30,15 +30,9 @@ from experiments.scenarios.model import (
 from experiments.support.errors import InputError, shown
 from experiments.support.fields import StrictModel
 from experiments.support.yaml_input import flow_yaml, read_yaml_mapping, validated
-from protocol.config import (
-    CONFIGS,
-    CONTROLLER_QUORUM_BOOTSTRAP_SERVERS,
-    CONTROLLER_QUORUM_VOTERS,
-    RELEASED,
-    Generation,
-    node_ids,
-)
+from protocol.config import CONFIGS, CONTROLLER_QUORUM_BOOTSTRAP_SERVERS, CONTROLLER_QUORUM_VOTERS, node_ids
 from protocol.errors import did_you_mean
+from protocol.features import RELEASED, Generation
 from protocol.ids import FIRST_CONTROLLER, NO_LEADER
 
 _FAULT_TIMES = ("at_ms", "duration_ms")

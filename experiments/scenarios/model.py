@@ -32,7 +32,8 @@ from experiments.support.fields import (
     is_whole,
     one_of,
 )
-from protocol.config import NUM_PARTITIONS, ClusterConfig, Generation
+from protocol.config import NUM_PARTITIONS, ClusterConfig
+from protocol.features import Generation
 from protocol.ids import FIRST_CONTROLLER, RECOVERY_MANAGER, STORE
 from protocol.kafka_release import NEWEST, KafkaRelease
 from protocol.kafka_rules import KAFKA_RULES

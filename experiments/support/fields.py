@@ -31,9 +31,10 @@ from pydantic_core import core_schema
 from experiments.support.durations import ALLOWED as DURATION_FORM
 from experiments.support.durations import format_duration, parse_duration_ms
 from protocol.broker.recovery import hook_named
-from protocol.config import UNCLEAN_LEADER_HOOK, Generation, config_named, parse_config
+from protocol.config import UNCLEAN_LEADER_HOOK, config_named, parse_config
 from protocol.controller.topics import MAX_NAME_LENGTH, name_error
 from protocol.errors import ErrorCode
+from protocol.features import Generation
 from protocol.kafka_release import KafkaRelease, kafka_release
 
 ERROR_NAMES = tuple(code.name for code in ErrorCode if code is not ErrorCode.NONE)

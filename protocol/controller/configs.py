@@ -28,7 +28,6 @@ from protocol.config import (
     ConfigError,
     ConfigValue,
     config_text,
-    features_at,
     parse_config,
     with_implied_strategy,
 )
@@ -37,6 +36,7 @@ from protocol.controller.controller_result import ControllerResult, named_twice,
 from protocol.controller.partition_change import Election, decide
 from protocol.controller.topics import name_error
 from protocol.errors import ErrorCode, ProtocolInvariantError, Refused
+from protocol.features import features_at
 from protocol.ids import NO_LEADER, TopicIdPartition
 from protocol.kafka_rules import CLUSTER_MIN_ISR_KEPT, MIN_ISR_CHANGE_CLEARS_ELR
 from protocol.messages.acls import AclOperation

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from random import Random
 
-from protocol.config import MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE, ClusterConfig, ConfigValue, Features
+from protocol.config import MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE, ClusterConfig, ConfigValue
 from protocol.controller.partition_change import ChangeRequest, Election, decide
+from protocol.features import Features
 from protocol.ids import NO_LEADER, BrokerId, TopicIdPartition
 from protocol.kafka_rules import FIRST_PARTITION_COUNTS
 from protocol.messages.records import MetadataRecord, PartitionChangeRecord

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from protocol.config import UNCLEAN_RECOVERY_ENABLED
 from protocol.controller.context import ControllerState
 from protocol.controller.controller_result import ControllerResult, named_twice, partition_named
 from protocol.controller.partition_change import Election
 from protocol.controller.recovery_decisions import query_for
 from protocol.controller.recovery_requests import NO_REPLICAS_TO_QUERY, Awaited
 from protocol.errors import ErrorCode, Refused
+from protocol.features import UNCLEAN_RECOVERY_ENABLED
 from protocol.ids import NO_LEADER, BrokerId, TopicIdPartition, TopicPartition
 from protocol.messages.acls import AclOperation
 from protocol.messages.partitions import (

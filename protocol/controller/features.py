@@ -40,23 +40,25 @@ from typing import Any
 
 from protocol.config import (
     ENABLE_OF_STRATEGY,
-    METADATA_VERSION,
-    METADATA_VERSION_ELR,
     MIN_INSYNC_REPLICAS,
     STRATEGY_OF_ENABLE,
-    SUPPORTED_FEATURES,
     UNCLEAN_LEADER_ELECTION_ENABLE,
-    UNCLEAN_RECOVERY_ENABLED,
     UNCLEAN_RECOVERY_STRATEGY,
     ConfigValue,
-    Features,
     config_text,
-    features_at,
 )
 from protocol.controller.configs import Draft, complete_reassignments, set_config
 from protocol.controller.context import ControllerState
 from protocol.controller.controller_result import ControllerResult, named_twice, require_once
 from protocol.errors import ErrorCode, Refused
+from protocol.features import (
+    METADATA_VERSION,
+    METADATA_VERSION_ELR,
+    SUPPORTED_FEATURES,
+    UNCLEAN_RECOVERY_ENABLED,
+    Features,
+    features_at,
+)
 from protocol.ids import NO_LEADER, BrokerId, TopicIdPartition
 from protocol.kafka_rules import FEATURE_LEVEL_ALONE
 from protocol.messages.acls import AclOperation

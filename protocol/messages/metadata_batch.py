@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import msgpack
 
-from protocol.config import record_version
 from protocol.errors import ProtocolInvariantError
+from protocol.features import record_version
 from protocol.messages.codec import decode, encode
 from protocol.messages.records import FeatureLevelRecord, MetadataRecord
 

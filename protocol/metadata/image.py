@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from protocol.config import CONFIGS, ClusterConfig, ConfigValue, Features, config_text, features_at
+from protocol.config import CONFIGS, ClusterConfig, ConfigValue, config_text
 from protocol.errors import ProtocolInvariantError
+from protocol.features import Features, features_at
 from protocol.ids import BrokerId, Epoch, Offset, TopicIdPartition, TopicPartition, partition_key
 from protocol.messages.acls import WILDCARD, AclEntry, AclResourceType, PatternType
 from protocol.messages.quorum import ControlRecord

@@ -24,8 +24,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from protocol.config import CONFIGS, MIN_INSYNC_REPLICAS, SUPPORTED_FEATURES, ConfigDef, config_text
+from protocol.config import CONFIGS, MIN_INSYNC_REPLICAS, ConfigDef, config_text
 from protocol.errors import ErrorCode, Refused
+from protocol.features import SUPPORTED_FEATURES
 from protocol.ids import BrokerId, Epoch, NodeId
 from protocol.messages.acls import AclOperation, DescribeAclsRequest, DescribeAclsResponse
 from protocol.messages.admin import (

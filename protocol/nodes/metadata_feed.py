@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from protocol.config import METADATA_SNAPSHOT_BYTES, METADATA_SNAPSHOT_INTERVAL_MS, ClusterConfig, record_version
+from protocol.config import METADATA_SNAPSHOT_BYTES, METADATA_SNAPSHOT_INTERVAL_MS, ClusterConfig
+from protocol.features import record_version
 from protocol.ids import Offset, TimeMs
 from protocol.messages.metadata_batch import pack_records, remember_unpacked, unpack_records
 from protocol.messages.records import MetadataRecord

@@ -22,7 +22,7 @@ from protocol.config import (
 from protocol.contract import Outbox, Storage
 from protocol.errors import ErrorCode, ForeignDirectoryError
 from protocol.ids import METADATA_LOG, NO_LEADER, Epoch, NodeId, Offset, TimeMs
-from protocol.messages.quorum import FETCH_BYTES, QuorumRequest, QuorumResponse
+from protocol.messages.quorum import FETCH_BYTES, QuorumRequest, QuorumResponse, VoteRequest
 from protocol.quorum import state_file
 from protocol.quorum.election import Role, VotingState
 from protocol.quorum.kafka_rules import UNCOMMITTED_REMOVAL_OBEYED
@@ -58,11 +58,11 @@ class QuorumConfig:
     backoff_ms: int = 1_000
     renewal_ms: int = 500
     retention_bytes: int = 0
-    kafka_rules: frozenset[str] = frozenset()
-    """The rules of Kafka's in force (`kafka_rules.py`)."""
     fetch_bytes: int = FETCH_BYTES
     snapshot_bytes: int = FETCH_BYTES
     joins: bool = False
+    kafka_rules: frozenset[str] = frozenset()
+    """The rules of Kafka's in force (`kafka_rules.py`)."""
 
     @staticmethod
     def of(config: ClusterConfig, controllers: Sequence[NodeId], cluster_id: str) -> QuorumConfig:
@@ -175,6 +175,21 @@ class QuorumContext:
         history = self.log.voters
         is_uncommitted = history.last_change >= self.high_watermark
         return self.is_voter or (is_uncommitted and self.membership(history.before(history.last_change)) is not None)
+
+    def vote_request(self, voter: ReplicaKey, *, pre_vote: bool) -> VoteRequest:
+        """A request for the vote of a voter in the present epoch."""
+        return VoteRequest(
+            correlation_id=self.next_correlation_id(),
+            cluster_id=self.config.cluster_id,
+            candidate_id=self.key.id,
+            candidate_uuid=self.key.uuid,
+            candidate_epoch=self.epoch,
+            voter_id=voter.id,
+            voter_uuid=voter.uuid,
+            last_offset_epoch=self.log.last_epoch,
+            last_offset=self.log.end_offset,
+            pre_vote=pre_vote,
+        )
 
     def next_correlation_id(self) -> int:
         self._correlation_id += 1

@@ -236,20 +236,8 @@ class QuorumReplica:
 
     def fire(self, now_ms: TimeMs, name: str) -> bool:
         """Handles a timer if it is one of the quorum's; returns whether it is."""
-        if name == ELECTION_TIMER:  # no response from the leader for the fetch timeout, or an election without a winner
-            if self.role is Role.RESIGNED and self._decides(rules.RESIGNED_ENTERS_NEXT_EPOCH):
-                self._context.save(epoch=self.epoch + 1, leader=NO_LEADER, voted=None)
-            if not self._context.can_be_candidate:
-                if self.role is FOLLOWER and self._decides(rules.OBSERVER_KEEPS_LEADER):
-                    self._follower.reset_fetch_timeout(now_ms)
-                else:
-                    self._become_unattached(now_ms, self.epoch)
-            elif self.role is Role.PROSPECTIVE and self._has_leader and self._decides(rules.PRE_VOTE_GIVEN_UP):
-                self._become_follower(now_ms, self.epoch, self.leader)
-            elif self._context.is_only_voter:
-                self._become_candidate(now_ms)
-            else:
-                self._become_prospective(now_ms)
+        if name == ELECTION_TIMER:
+            self._elect(now_ms)
         elif name == FETCH_TIMER:
             self._follower.send_fetch(now_ms)
         elif name == JOIN_TIMER:
@@ -262,6 +250,22 @@ class QuorumReplica:
         elif self._leader is not None and name == CHANGE_TIMER:
             self._leader.expire_changes(now_ms)
         return name in TIMERS or name.startswith(VOTER_TIMER_PREFIX)
+
+    def _elect(self, now_ms: TimeMs) -> None:
+        """The leader has not answered for the fetch timeout, or an election has had no winner."""
+        if self.role is Role.RESIGNED and self._decides(rules.RESIGNED_ENTERS_NEXT_EPOCH):
+            self._context.save(epoch=self.epoch + 1, leader=NO_LEADER, voted=None)
+        if not self._context.can_be_candidate:
+            if self.role is FOLLOWER and self._decides(rules.OBSERVER_KEEPS_LEADER):
+                self._follower.reset_fetch_timeout(now_ms)
+            else:
+                self._become_unattached(now_ms, self.epoch)
+        elif self.role is Role.PROSPECTIVE and self._has_leader and self._decides(rules.PRE_VOTE_GIVEN_UP):
+            self._become_follower(now_ms, self.epoch, self.leader)
+        elif self._context.is_only_voter:
+            self._become_candidate(now_ms)
+        else:
+            self._become_prospective(now_ms)
 
     def settle(self, now_ms: TimeMs) -> None:
         """Ends an input: flushes; a leader commits, completes fetches, and resigns once it is removed (D18)."""
@@ -379,20 +383,8 @@ class QuorumReplica:
             if voter == me:
                 election.granted.add(voter)
                 continue
-            number = context.next_correlation_id()
-            election.pending[number] = voter
-            request = VoteRequest(
-                correlation_id=number,
-                cluster_id=self.config.cluster_id,
-                candidate_id=self.key.id,
-                candidate_uuid=self.key.uuid,
-                candidate_epoch=self.epoch,
-                voter_id=voter.id,
-                voter_uuid=voter.uuid,
-                last_offset_epoch=context.log.last_epoch,
-                last_offset=context.log.end_offset,
-                pre_vote=pre_vote,
-            )
+            request = context.vote_request(voter, pre_vote=pre_vote)
+            election.pending[request.correlation_id] = voter
             self._out.send(voter.id, request)
 
     def _handle_vote_request(self, now_ms: TimeMs, sender: NodeId, request: VoteRequest) -> None:

@@ -17,8 +17,9 @@ from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import ClusterSpec, Loss, TraceEvent
 from experiments.engines.ray.engine import RayEngine
 from experiments.engines.ray.process_pool import ProcessPool as ProcessPool
-from protocol.config import ClusterConfig, Generation
+from protocol.config import ClusterConfig
 from protocol.errors import ErrorCode
+from protocol.features import Generation
 from protocol.ids import NO_LEADER, BrokerId, NodeId, TimeMs, TopicPartition
 from protocol.messages.base import Message
 from protocol.messages.commands import (

@@ -18,8 +18,9 @@ from experiments.engines.port import ClusterSpec
 from experiments.engines.ray.engine import RayEngine
 from experiments.hunt.soak.cluster import SoakCluster, homes_of
 from experiments.hunt.soak.ray_nodes import RayNodes, ray_nodes
-from protocol.config import ClusterConfig, Generation
+from protocol.config import ClusterConfig
 from protocol.errors import ErrorCode
+from protocol.features import Generation
 from protocol.ids import FIRST_CONTROLLER, FIRST_LOAD, TopicPartition, node_name
 from protocol.messages.batch import RecordBatch
 from protocol.messages.codec import encode

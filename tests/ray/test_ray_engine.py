@@ -10,8 +10,8 @@ import ray
 from actors.cluster import NodeFailedError
 from actors.transport import NOTHING, pack_frame
 from experiments.engines.port import Loss
-from protocol.config import Generation
 from protocol.errors import ErrorCode
+from protocol.features import Generation
 from protocol.ids import node_name
 from tests.ray.cluster_helpers import LEAVES_WITHIN_S, T0, WITHIN_MS, ProcessPool, RunningCluster, running_cluster
 from tests.strays import leaves_within

@@ -16,9 +16,10 @@ from experiments.check.engine import CheckedEngine
 from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import ClusterSpec, Loss
 from experiments.engines.sim.network import NetworkModel
-from protocol.config import ClusterConfig, Generation
+from protocol.config import ClusterConfig
 from protocol.errors import ErrorCode
 from protocol.events.registry import detail_of
+from protocol.features import Generation
 from protocol.ids import FIRST_CONTROLLER, TopicPartition
 from protocol.messages.commands import AdminCommand, ProduceCommand, ProduceOutcome
 

@@ -10,7 +10,8 @@ from experiments.engines.port import ClusterSpec
 from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.network import NetworkModel
 from protocol.broker.context import Replica
-from protocol.config import ClusterConfig, Generation
+from protocol.config import ClusterConfig
+from protocol.features import Generation
 from protocol.metadata.image import MetadataImage
 from protocol.metadata.partition import PartitionState
 from protocol.nodes.base_broker import BaseBroker

@@ -8,8 +8,9 @@ import pytest
 
 from experiments.engines.admin_requests import alter_config, create_topic, delete_topic, reassign
 from experiments.engines.sim.network import NetworkModel
-from protocol.config import ClusterConfig, Generation
+from protocol.config import ClusterConfig
 from protocol.controller import topics
+from protocol.features import Generation
 from protocol.messages.acls import CLUSTER_NAME, AclEntry, AclOperation, AclResourceType, CreateAclsRequest
 from protocol.messages.admin import AdminRequest
 from protocol.messages.commands import AdminCommand

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from experiments.hunt.mutants.registry import mutated
-from protocol.config import LOG_GENERATIONS, Generation
+from protocol.features import LOG_GENERATIONS, Generation
 from tests.sim.chaos_helpers import PARTITIONS, Chaos
 from tests.sim.seed_helpers import seeds
 

@@ -8,8 +8,9 @@ from experiments.check.engine import CheckedEngine
 from experiments.engines import admin_requests
 from experiments.engines.port import ClusterSpec, TraceEvent
 from protocol.broker.lifecycle import CLEAN_SHUTDOWN_FILE
-from protocol.config import LOG_GENERATIONS, ClusterConfig, Generation
+from protocol.config import ClusterConfig
 from protocol.events.registry import detail_of
+from protocol.features import LOG_GENERATIONS, Generation
 from protocol.ids import FIRST_CONTROLLER
 from protocol.messages.commands import AdminCommand, ProduceCommand, ProduceOutcome
 from tests.sim.scenario_helpers import running_engine

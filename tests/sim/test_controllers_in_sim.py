@@ -23,9 +23,9 @@ from protocol.config import (
     METADATA_RETENTION_BYTES,
     METADATA_SNAPSHOT_BYTES,
     ClusterConfig,
-    Generation,
 )
 from protocol.errors import ErrorCode
+from protocol.features import Generation
 from protocol.ids import TopicPartition
 from protocol.messages.admin import AdminRequest
 from protocol.messages.commands import AdminCommand, AdminOutcome

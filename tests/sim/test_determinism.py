@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.config import LOG_GENERATIONS, Generation
+from protocol.features import LOG_GENERATIONS, Generation
 from tests.sim.chaos_helpers import Chaos
 from tests.sim.scenario_helpers import SCENARIOS, run_file
 

@@ -9,7 +9,7 @@ import pytest
 from experiments.check.engine import CheckedEngine
 from experiments.engines.sim.network import NetworkModel
 from experiments.scenarios.runner import Runner
-from protocol.config import Generation
+from protocol.features import Generation
 from tests.sim.chaos_helpers import Chaos
 from tests.sim.scenario_helpers import SCENARIOS, run_file, shipped, spec_of
 

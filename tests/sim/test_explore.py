@@ -22,7 +22,8 @@ from experiments.hunt.mutants.mutant import switched_off
 from experiments.hunt.mutants.registry import all_mutants
 from experiments.support.errors import InputError
 from protocol.broker import fetcher
-from protocol.config import LOG_GENERATIONS, ClusterConfig, Generation
+from protocol.config import ClusterConfig
+from protocol.features import LOG_GENERATIONS, Generation
 
 QUIET = {"records": 1, "lossy": 0, "fences": 0, "delays": -1}
 """One record, replicated to two followers in every order."""

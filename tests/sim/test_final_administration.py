@@ -16,9 +16,10 @@ from experiments.hunt.fuzz.run import ANSWERS, run_plan
 from experiments.hunt.fuzz.swarm import draw
 from experiments.hunt.mutants.mutant import PlanFocus
 from experiments.hunt.mutants.registry import all_mutants, mutated
-from protocol.config import LOG_GENERATIONS, MAX_MESSAGE_BYTES, Generation
+from protocol.config import MAX_MESSAGE_BYTES
 from protocol.controller import administration, features, metrics, placement
 from protocol.errors import ErrorCode, Refused
+from protocol.features import LOG_GENERATIONS, Generation
 from protocol.metadata import queries
 from protocol.metadata.image import MetadataImage
 from protocol.quorum import leader as quorum_leader

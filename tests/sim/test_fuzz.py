@@ -35,8 +35,8 @@ from experiments.hunt.fuzz.swarm import draw
 from experiments.hunt.fuzz.themes import THEMES
 from experiments.hunt.seeds import Hunt, hunt, hunt_seed
 from protocol.broker.leadership import Leadership
-from protocol.config import Generation
 from protocol.errors import ErrorCode
+from protocol.features import Generation
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, TopicPartition
 from protocol.messages.data import ProduceResponse
 from protocol.messages.partitions import ElectLeadersResponse, PartitionResult

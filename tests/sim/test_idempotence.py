@@ -11,8 +11,8 @@ import pytest
 from experiments.engines.port import Loss
 from experiments.hunt.mutants.registry import mutated
 from protocol.client.records import identity, join, record, split
-from protocol.config import LOG_GENERATIONS, Generation
 from protocol.errors import ErrorCode
+from protocol.features import LOG_GENERATIONS, Generation
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER
 from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import (

@@ -21,10 +21,11 @@ from experiments.scenarios.clients import ScenarioClients
 from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.runner import Runner
 from protocol.broker.context import Replica
-from protocol.config import ClusterConfig, Generation
+from protocol.config import ClusterConfig
 from protocol.errors import ErrorCode
 from protocol.events.broker import BecameLeader, RecordsAppended
 from protocol.events.registry import KINDS, decode, detail_names
+from protocol.features import Generation
 from protocol.ids import FIRST_CONTROLLER, TopicIdPartition, TopicPartition
 from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import AdminCommand

@@ -7,9 +7,10 @@ import pytest
 from experiments.engines.admin_requests import elect_leader
 from experiments.engines.port import ClusterSpec
 from experiments.engines.sim.cluster import SimCluster
-from protocol.config import ClusterConfig, ConfigError, Generation
+from protocol.config import ClusterConfig, ConfigError
 from protocol.errors import ErrorCode
 from protocol.events.base import Trace
+from protocol.features import Generation
 from protocol.ids import FIRST_CONTROLLER, NO_LEADER
 from protocol.messages.partitions import ElectionType
 from protocol.metadata.partition import LeaderRecoveryState

@@ -17,7 +17,7 @@ from experiments.numbers.failover import PUBLISH, change_controller, durations_o
 from experiments.numbers.measured_cluster import CONTROLLER, LEADER, MeasuredCluster, MeasurementError
 from experiments.numbers.page import introduction, section, summary
 from experiments.support.errors import InputError
-from protocol.config import LOG_GENERATIONS, Generation
+from protocol.features import LOG_GENERATIONS, Generation
 
 pytestmark = pytest.mark.slow
 

@@ -26,10 +26,11 @@ from experiments.hunt.fuzz.swarm import V3_ONE_IN, V3_REMAINDER, draw, is_operat
 from experiments.hunt.fuzz.topic_incarnations import TopicIncarnations
 from experiments.hunt.mutants.mutant import Script
 from experiments.scenarios.model import TopicModel
-from protocol.config import ClusterConfig, Generation
+from protocol.config import ClusterConfig
 from protocol.events.base import Trace
 from protocol.events.broker import BecameLeader, HighWatermarkAdvanced
 from protocol.events.controller import BrokerUnregistered, FeatureLevelChanged, TopicDeleted
+from protocol.features import Generation
 from protocol.ids import FIRST_CONTROLLER, NO_LEADER, RECOVERY_MANAGER, TopicPartition
 from protocol.messages.records import FeatureLevelRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
 from protocol.metadata.image import MetadataImage

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from experiments.engines.admin_requests import alter_config, elect_leader, reassign
-from protocol.config import Generation
 from protocol.errors import ErrorCode
+from protocol.features import Generation
 from protocol.ids import NO_LEADER
 from protocol.kafka_release import KafkaRelease
 from protocol.messages.partitions import ElectionType

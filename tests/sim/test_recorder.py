@@ -8,7 +8,8 @@ from experiments.check.engine import CheckedEngine
 from experiments.engines.port import ClusterSpec, Loss, TraceEvent
 from experiments.explorer.recorder import Changed, Entry, Received, Sent, SimRecorder
 from experiments.scenarios.runner import Runner
-from protocol.config import ClusterConfig, Generation
+from protocol.config import ClusterConfig
+from protocol.features import Generation
 from tests.sim.scenario_helpers import run_file, shipped
 
 

@@ -13,9 +13,10 @@ from experiments.engines.port import ClusterSpec, Loss
 from experiments.engines.sim.network import Disturbance
 from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.runner import Runner, ScenarioResult
-from protocol.config import ClusterConfig, Generation
+from protocol.config import ClusterConfig
 from protocol.errors import ErrorCode
 from protocol.events.registry import detail_of
+from protocol.features import Generation
 from protocol.ids import FIRST_CONTROLLER, NO_LEADER, RECOVERY_MANAGER, NodeId, TopicPartition
 from protocol.messages.base import Message
 from protocol.messages.cluster import UpgradeType

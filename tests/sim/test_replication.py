@@ -7,11 +7,11 @@ import pytest
 from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import Loss
 from experiments.hunt.mutants.registry import mutated
-from protocol.config import Generation
 from protocol.contract import BATCH_OVERHEAD_BYTES
 from protocol.errors import ErrorCode
 from protocol.events.base import Trace
 from protocol.events.controller import PartitionChanged
+from protocol.features import Generation
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, NodeId, TimeMs, TopicPartition
 from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import ShutdownCommand

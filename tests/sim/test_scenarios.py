@@ -10,7 +10,8 @@ from experiments.check.engine import CheckedEngine
 from experiments.engines.port import ClusterSpec
 from experiments.scenarios.loader import load_scenario, scenario_from
 from experiments.scenarios.runner import Runner
-from protocol.config import ClusterConfig, Generation
+from protocol.config import ClusterConfig
+from protocol.features import Generation
 from tests.sim.scenario_helpers import SCENARIOS, run_file, run_scenario, shipped, spec_of
 from tests.sim.seed_helpers import seeds
 

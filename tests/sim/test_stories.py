@@ -18,7 +18,8 @@ from experiments.engines.port import ClusterSpec, Loss
 from experiments.scenarios.runner import Runner
 from experiments.story.render import Heading, render
 from protocol.broker.lifecycle import CLEAN_SHUTDOWN_FILE
-from protocol.config import ClusterConfig, Generation
+from protocol.config import ClusterConfig
+from protocol.features import Generation
 from protocol.ids import TopicPartition
 from protocol.messages.commands import AdminCommand
 from tests.sim.quorum_transcript_helpers import KRAFT_STORIES

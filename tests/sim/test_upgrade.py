@@ -13,9 +13,10 @@ from experiments.engines import admin_requests
 from experiments.engines.port import ClusterSpec, Loss
 from experiments.engines.sim.network import NetworkModel
 from experiments.scenarios.loader import scenario_from
-from protocol.config import LOG_GENERATIONS, ClusterConfig, Generation
+from protocol.config import ClusterConfig
 from protocol.errors import ErrorCode
 from protocol.events.base import Trace
+from protocol.features import LOG_GENERATIONS, Generation
 from protocol.ids import FIRST_CONTROLLER, TopicPartition
 from protocol.messages.admin import AdminRequest
 from protocol.messages.cluster import FeatureUpdate, UpdateFeaturesRequest, UpgradeType

@@ -15,8 +15,9 @@ from experiments.engines.admin_requests import (
     reassign,
     remove_partitions,
 )
-from protocol.config import ClusterConfig, Generation
+from protocol.config import ClusterConfig
 from protocol.errors import ErrorCode
+from protocol.features import Generation
 from protocol.ids import TopicPartition
 from protocol.messages.partitions import ElectionType
 from tests.sim.v3_cluster_helpers import KEEP, V3Bench

@@ -14,10 +14,11 @@ from experiments.engines.port import ClusterSpec, Loss
 from experiments.hunt.fuzz import coverage
 from experiments.hunt.fuzz.run import run_plan
 from experiments.hunt.fuzz.swarm import draw
-from protocol.config import ISR_UPDATES, ClusterConfig, Generation
+from protocol.config import ISR_UPDATES, ClusterConfig
 from protocol.events.base import Trace
 from protocol.events.broker import BecameLeader, HighWatermarkAdvanced, LogTruncated
 from protocol.events.store import CommandCarriedOut, ControllerElected, StoreChanged, StoreSessionEnded
+from protocol.features import Generation
 from protocol.ids import STORE, NodeId, TopicPartition
 from protocol.messages.commands import AdminCommand
 from protocol.messages.control import AlterPartitionRequest

@@ -9,10 +9,11 @@ from experiments.engines.port import ClusterSpec
 from experiments.engines.sim.engine import SimEngine
 from experiments.engines.sim.network import NetworkModel
 from protocol.broker.context import Replica
-from protocol.config import ClusterConfig, Generation
+from protocol.config import ClusterConfig
 from protocol.errors import ErrorCode
 from protocol.events.base import Trace
 from protocol.events.registry import KINDS
+from protocol.features import Generation
 from protocol.ids import NodeId, TimeMs, TopicPartition
 from protocol.messages.commands import (
     ConsumeCommand,

@@ -8,9 +8,10 @@ from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import ClusterSpec
 from experiments.engines.sim.network import NetworkModel
 from protocol.broker.context import Replica
-from protocol.config import ClusterConfig, Generation
+from protocol.config import ClusterConfig
 from protocol.errors import ErrorCode
 from protocol.events.registry import detail_of
+from protocol.features import Generation
 from protocol.ids import FIRST_CONTROLLER, TopicPartition
 from protocol.kafka_release import NEWEST, KafkaRelease
 from protocol.messages.admin import AdminRequest

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from actors.processes import start_ticks
 from experiments.support.errors import InputError
-from protocol.config import Generation
+from protocol.features import Generation
 from protocol.kafka_release import NEWEST, KafkaRelease
 
 DEFAULT_NAME = "default"

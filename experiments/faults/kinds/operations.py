@@ -17,16 +17,8 @@ from experiments.faults.kinds.processes import loss_of
 from experiments.faults.schema import BrokerFault, DesiredStateFault, Drawn, Fault
 from experiments.faults.targets import Targets
 from experiments.support.fields import AsTuple, ClusterConfigs, Index, Milliseconds
-from protocol.config import (
-    FLUSH_MESSAGES,
-    METADATA_VERSION,
-    METADATA_VERSION_ELR,
-    MIN_INSYNC_REPLICAS,
-    SEGMENT_BYTES,
-    SUPPORTED_FEATURES,
-    UNCLEAN_RECOVERY_ENABLED,
-    UNCLEAN_RECOVERY_STRATEGY,
-)
+from protocol.config import FLUSH_MESSAGES, MIN_INSYNC_REPLICAS, SEGMENT_BYTES, UNCLEAN_RECOVERY_STRATEGY
+from protocol.features import METADATA_VERSION, METADATA_VERSION_ELR, SUPPORTED_FEATURES, UNCLEAN_RECOVERY_ENABLED
 from protocol.ids import FIRST_CLIENT, NodeId, node_name
 from protocol.messages.acls import CLUSTER_NAME, AclEntry, AclOperation, AclPermissionType, AclResourceType
 from protocol.metadata.authorizer import node_principal

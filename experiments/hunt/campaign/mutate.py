@@ -22,8 +22,8 @@ from protocol.config import (
     BROKER_SESSION_TIMEOUT_MS,
     CONTROLLER_QUORUM_VOTERS,
     SUPER_USERS,
-    Generation,
 )
+from protocol.features import Generation
 
 MOST_MUTATIONS = 4
 MOST_FAULTS = 400

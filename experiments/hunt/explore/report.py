@@ -24,7 +24,8 @@ from experiments.support.build import is_compiled
 from experiments.support.errors import InputError
 from protocol.broker.fetcher import FETCH_PREFIX
 from protocol.broker.isr_manager import LAG_PREFIX, SILENT_PREFIX
-from protocol.config import ClusterConfig, Generation
+from protocol.config import ClusterConfig
+from protocol.features import Generation
 from protocol.ids import NodeId, node_name
 from protocol.kafka_release import NEWEST, KafkaRelease
 from protocol.messages.base import Message

@@ -15,8 +15,9 @@ from random import Random
 from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType
 from typing import Any
 
-from protocol.config import ClusterConfig, Features
+from protocol.config import ClusterConfig
 from protocol.controller.metrics import ControllerMetrics
+from protocol.features import Features
 from protocol.messages.base import Message
 from protocol.metadata.image import BrokerRegistration
 from protocol.metadata.partition import PartitionState

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pydantic import ConfigDict
 
 from experiments.support.fields import ConfigSetting
-from protocol.config import Generation
+from protocol.features import Generation
 
 
 @dataclass(frozen=True, slots=True)

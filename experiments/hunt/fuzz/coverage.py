@@ -28,7 +28,6 @@ from typing import Final, get_args, get_type_hints
 from experiments.faults.kinds import FAULT_KINDS
 from experiments.faults.targets import Targets
 from protocol.broker.lifecycle import LifecycleState
-from protocol.config import Generation
 from protocol.errors import ErrorCode
 from protocol.events.base import Trace
 from protocol.events.broker import (
@@ -56,6 +55,7 @@ from protocol.events.store import (
     StoreSessionBegan,
     StoreSessionEnded,
 )
+from protocol.features import Generation
 from protocol.ids import FIRST_CLIENT, NO_LEADER, RECOVERY_MANAGER, STORE, NodeId, TimeMs, TopicPartition
 from protocol.messages.base import Message
 from protocol.messages.store import (

@@ -26,15 +26,9 @@ from experiments.engines.admin_requests import (
     remove_voter,
     update_feature,
 )
-from protocol.config import (
-    AUTHORIZER_CLASS_NAME,
-    MAX_MESSAGE_BYTES,
-    METADATA_VERSION,
-    MIN_INSYNC_REPLICAS,
-    RETENTION_BYTES,
-    SUPPORTED_FEATURES,
-)
+from protocol.config import AUTHORIZER_CLASS_NAME, MAX_MESSAGE_BYTES, MIN_INSYNC_REPLICAS, RETENTION_BYTES
 from protocol.errors import ErrorCode
+from protocol.features import METADATA_VERSION, SUPPORTED_FEATURES
 from protocol.ids import FIRST_CONTROLLER, BrokerId
 from protocol.messages import acls, cluster, configs, partitions, topics
 from protocol.messages.admin import AdminRequest, AdminResponse

@@ -20,7 +20,8 @@ from experiments.scenarios.model import TopicModel
 from experiments.support.errors import InputError
 from experiments.support.fields import AsTuple, ClusterConfigs, GenerationName, Index, ReleaseName, StrictModel
 from experiments.support.yaml_input import read_yaml_mapping, validated
-from protocol.config import ClusterConfig, Generation
+from protocol.config import ClusterConfig
+from protocol.features import Generation
 from protocol.ids import TopicPartition
 from protocol.kafka_release import NEWEST, KafkaRelease
 from protocol.v3.store.settings import StoreSettings

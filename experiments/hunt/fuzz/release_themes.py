@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from experiments.faults import recipes
 from experiments.hunt.fuzz.bias import Bias
 from experiments.hunt.fuzz.scene import Episode, Part, Scene
-from protocol.config import UNCLEAN_LEADER_ELECTION_ENABLE, Generation
+from protocol.config import UNCLEAN_LEADER_ELECTION_ENABLE
+from protocol.features import Generation
 
 
 def _taken_back(scene: Scene) -> Iterator[Part]:

@@ -57,7 +57,6 @@ from protocol.config import (
     METADATA_RETENTION_BYTES,
     METADATA_SNAPSHOT_BYTES,
     MIN_INSYNC_REPLICAS,
-    RELEASED,
     REPLICA_LAG_TIME_MAX_MS,
     REQUEST_TIMEOUT_MS,
     RETENTION_BYTES,
@@ -65,8 +64,8 @@ from protocol.config import (
     SUPER_USERS,
     UNCLEAN_LEADER_ELECTION_ENABLE,
     UNCLEAN_RECOVERY_STRATEGY,
-    Generation,
 )
+from protocol.features import RELEASED, Generation
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, RECOVERY_MANAGER, STORE
 from protocol.kafka_release import KafkaRelease
 from protocol.v3.store.settings import Latency, StoreSettings

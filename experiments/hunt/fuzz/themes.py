@@ -38,8 +38,8 @@ from protocol.config import (
     UNCLEAN_LEADER_HOOK,
     UNCLEAN_RECOVERY_STRATEGY,
     UNCLEAN_RECOVERY_TIMEOUT_MS,
-    Generation,
 )
+from protocol.features import Generation
 from protocol.ids import FIRST_CONTROLLER, RECOVERY_MANAGER
 
 RECOVERIES = Bias(

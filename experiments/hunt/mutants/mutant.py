@@ -29,7 +29,8 @@ from experiments.scenarios.model import TopicModel
 from experiments.support.build import is_compiled
 from experiments.support.errors import InputError
 from experiments.support.fields import AsTuple, ClusterConfigs, ConfigSetting, Index, Milliseconds, StrictModel
-from protocol.config import MIN_INSYNC_REPLICAS, Generation
+from protocol.config import MIN_INSYNC_REPLICAS
+from protocol.features import Generation
 from protocol.v3.store.settings import StoreSettings
 
 TOPIC = "t"

@@ -35,11 +35,12 @@ from experiments.hunt.soak.cluster import NotHealedError, SoakCluster, homes_of
 from experiments.hunt.soak.faults import FAULTS
 from experiments.hunt.soak.ray_nodes import RayNodes, ray_nodes
 from experiments.hunt.soak.workload import Counts, Workload
-from protocol.config import ClusterConfig, Generation
+from protocol.config import ClusterConfig
 from protocol.events.broker import StorageFailed
 from protocol.events.controller import AlertRaised, SessionExpired
 from protocol.events.host import RecordsDropped
 from protocol.events.node import RequestRefused
+from protocol.features import Generation
 from protocol.ids import Offset, TopicPartition
 
 CONFIG: Mapping[str, object] = {

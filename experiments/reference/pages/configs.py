@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from experiments.reference.markdown import code, sections, table
-from protocol.config import CONFIGS, INT_MAX, NEVER, ConfigDef, Generation, config_text
+from protocol.config import CONFIGS, INT_MAX, NEVER, ConfigDef, config_text
+from protocol.features import Generation
 
 TITLE = "Configs"
 SUMMARY = "the configs of clusters, topics and clients: type, unit, default, range and meaning"

@@ -11,7 +11,7 @@ from experiments.studies.design.placement import rack_sizes
 from experiments.studies.design.presets import PRESETS
 from experiments.studies.design.recorded import RecordedFailures
 from experiments.support.fields import BYTES, BYTES_PER_SECOND
-from protocol.config import Generation
+from protocol.features import Generation
 
 _UNITS = {"year": YEAR_MS, "day": 86_400_000, "hour": 3_600_000, "minute": 60_000, "second": 1_000, "millisecond": 1}
 

@@ -18,9 +18,9 @@ from protocol.config import (
     UNCLEAN_LEADER_ELECTION_ENABLE,
     UNCLEAN_RECOVERY_STRATEGY,
     ClusterConfig,
-    Generation,
 )
 from protocol.errors import ErrorCode
+from protocol.features import Generation
 from protocol.ids import TopicPartition
 from protocol.kafka_release import KafkaRelease
 from protocol.messages.admin import AdminRequest

@@ -10,8 +10,9 @@ from random import Random
 import pytest
 
 from actors.storage import DiskStorage, Owner
-from protocol.config import ClusterConfig, Generation
+from protocol.config import ClusterConfig
 from protocol.errors import CorruptLogError, ForeignDirectoryError, StorageError
+from protocol.features import Generation
 from protocol.ids import CLUSTER_ID
 from protocol.messages.metadata_batch import pack_records
 from protocol.nodes.controller import ControllerNode

@@ -13,11 +13,12 @@ from experiments.engines.sim.disk import SimStorage
 from protocol.broker.context import Replica
 from protocol.broker.lifecycle import LifecycleState
 from protocol.broker.recovery import DataLossHook, no_routine
-from protocol.config import ClusterConfig, Generation
+from protocol.config import ClusterConfig
 from protocol.contract import CancelTimer, Effect, Send, SetTimer
 from protocol.controller.context import ControllerState
 from protocol.errors import ErrorCode
 from protocol.events.base import Trace
+from protocol.features import Generation
 from protocol.ids import NodeId, TopicIdPartition
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch

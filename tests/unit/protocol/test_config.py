@@ -10,21 +10,23 @@ from protocol.config import (
     CONFIGS,
     CONTROLLER_QUORUM_BOOTSTRAP_SERVERS,
     CONTROLLER_QUORUM_VOTERS,
-    LOG_GENERATIONS,
-    METADATA_VERSION,
     NEVER,
-    SUPPORTED_FEATURES,
     ClusterConfig,
     ConfigDef,
     ConfigError,
-    Generation,
     config_text,
-    features_at,
     node_ids,
     parse_config,
-    record_version,
 )
 from protocol.errors import ProtocolInvariantError
+from protocol.features import (
+    LOG_GENERATIONS,
+    METADATA_VERSION,
+    SUPPORTED_FEATURES,
+    Generation,
+    features_at,
+    record_version,
+)
 from protocol.kafka_rules import KAFKA_RULES
 from protocol.quorum.context import QuorumConfig
 

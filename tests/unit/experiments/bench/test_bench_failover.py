@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.bench.failover import SAMPLE, Failover, assignments, ends_session, figures_of, sample_of
-from protocol.config import Generation
 from protocol.events.controller import SessionExpired
 from protocol.events.store import StoreSessionBegan, StoreSessionEnded
+from protocol.features import Generation
 
 VICTIM, SURVIVORS = 1, (0, 2)
 SOME = Failover(generation="v3", partitions=1_000, detected_ms=9_100, p50_ms=80, max_ms=120, all_served_ms=2_500)

@@ -18,8 +18,9 @@ from experiments.cli import cluster_access, main
 from experiments.cli.cluster_access import Target
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.engines.port import ClusterSpec, Loss
-from protocol.config import ClusterConfig, Generation
+from protocol.config import ClusterConfig
 from protocol.errors import ErrorCode
+from protocol.features import Generation
 from protocol.ids import TopicPartition, node_name
 from protocol.messages.admin import AdminRequest, AdminResponse
 from protocol.messages.base import Message

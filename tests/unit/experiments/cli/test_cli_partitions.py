@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from experiments.engines.port import Loss
-from protocol.config import Generation
+from protocol.features import Generation
 from protocol.ids import RECOVERY_MANAGER
 from protocol.messages.partitions import ElectionType, ElectLeadersRequest
 from tests.unit.experiments.cli.cli_helpers import CliBench, Commands, MakeBench

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.config import Generation
+from protocol.features import Generation
 from tests.unit.experiments.cli.cli_helpers import CliBench, Commands, MakeBench
 
 

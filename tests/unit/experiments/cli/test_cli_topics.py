@@ -6,8 +6,8 @@ import pytest
 
 from experiments.engines.admin_requests import reassign
 from experiments.engines.port import Loss
-from protocol.config import Generation
 from protocol.errors import ErrorCode
+from protocol.features import Generation
 from protocol.messages.topics import DescribeTopicRequest
 from protocol.metrics import MANUAL_ELECTION_REQUIRED, UNCLEAN_RECOVERY, UNCLEAN_RECOVERY_FINISHED, UNDER_MIN_ISR
 from tests.unit.experiments.cli.cli_helpers import CliBench, MakeBench

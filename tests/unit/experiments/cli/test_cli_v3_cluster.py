@@ -6,7 +6,7 @@ import pytest
 
 from experiments.cli.cluster import cluster_document
 from experiments.engines.admin_client import AdminClient
-from protocol.config import Generation
+from protocol.features import Generation
 from protocol.ids import TopicPartition, node_name
 from tests.unit.experiments.cli.cli_helpers import CliBench, MakeBench
 

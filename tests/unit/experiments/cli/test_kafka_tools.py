@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from experiments.cli.kafka_tools import KafkaTool, kafka_tools, other_scripts
-from protocol.config import Generation
+from protocol.features import Generation
 from tests.unit.experiments.cli.cli_helpers import Commands, MakeBench, command_line
 from tests.yaml_rows import table
 

@@ -8,7 +8,8 @@ import pytest
 
 from experiments.cli.server_properties import BROKER_CONFIGS, with_server_properties
 from experiments.support.errors import InputError
-from protocol.config import CONFIGS, Generation
+from protocol.config import CONFIGS
+from protocol.features import Generation
 from tests.unit.experiments.cli.cli_helpers import Commands
 
 SERVER = r"""

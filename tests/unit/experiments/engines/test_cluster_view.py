@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from experiments.check.engine import CheckedEngine
 from experiments.engines.port import ClusterSpec, ClusterView
-from protocol.config import ClusterConfig, Generation
+from protocol.config import ClusterConfig
+from protocol.features import Generation
 from protocol.metadata.image import BrokerRegistration
 
 

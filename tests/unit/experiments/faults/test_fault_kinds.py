@@ -19,8 +19,9 @@ from experiments.faults.kinds.processes import Crash, Expire
 from experiments.faults.schema import Fault
 from experiments.faults.targets import Targets
 from experiments.hunt.fuzz.swarm import draw, is_operated
-from protocol.config import ClusterConfig, Generation
+from protocol.config import ClusterConfig
 from protocol.events.store import StoreSessionEnded
+from protocol.features import Generation
 from protocol.ids import STORE
 from protocol.messages.store import OpenSession
 from protocol.v3.store.node import StoreNode

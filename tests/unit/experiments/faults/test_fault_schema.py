@@ -21,7 +21,7 @@ from experiments.faults.targets import Targets
 from experiments.hunt.fuzz.plan import Plan, Sizes, TimelineFile, load, save
 from experiments.hunt.fuzz.swarm import draw
 from experiments.support.errors import InputError
-from protocol.config import LOG_GENERATIONS, Generation
+from protocol.features import LOG_GENERATIONS, Generation
 from tests.yaml_rows import rows
 
 FAULT: TypeAdapter[Fault] = TypeAdapter(AnyFault)

@@ -18,7 +18,7 @@ from protocol.broker.fetcher import SESSIONS_PER_EPOCH
 from protocol.broker.flushing import CHECKPOINT_FILE
 from protocol.broker.lifecycle import LifecycleState
 from protocol.broker.recovery import no_routine
-from protocol.config import ClusterConfig, Generation
+from protocol.config import ClusterConfig
 from protocol.contract import CancelTimer, Effect, Exit, Send
 from protocol.errors import CorruptLogError, ErrorCode, StorageError, StorageFullError
 from protocol.events.broker import (
@@ -30,6 +30,7 @@ from protocol.events.broker import (
     SegmentsDeleted,
     StorageFailed,
 )
+from protocol.features import Generation
 from protocol.ids import RECOVERY_MANAGER, TopicIdPartition, TopicPartition
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from protocol.broker.fetch_sessions import bytes_of
-from protocol.config import Generation
 from protocol.errors import ErrorCode
+from protocol.features import Generation
 from protocol.ids import TopicIdPartition
 from protocol.messages.batch import RecordBatch
 from protocol.messages.data import FetchPartition, FetchPartitionResult, FetchRenewal, FetchRequest, FetchResponse

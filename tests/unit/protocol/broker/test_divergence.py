@@ -13,9 +13,9 @@ import pytest
 
 from experiments.engines.sim.disk import SimStorage
 from protocol.broker.context import log_name
-from protocol.config import Generation
 from protocol.contract import Send
 from protocol.errors import ErrorCode
+from protocol.features import Generation
 from protocol.ids import NodeId
 from protocol.log.replica_log import ReplicaLog
 from protocol.messages.base import Message

@@ -13,9 +13,10 @@ from experiments.scenarios.hooks import wait_10s
 from experiments.scenarios.loader import scenario_from
 from experiments.support.errors import InputError
 from protocol.broker.recovery import hook_named, no_routine
-from protocol.config import ClusterConfig, ConfigError, Generation
+from protocol.config import ClusterConfig, ConfigError
 from protocol.contract import Node
 from protocol.errors import ProtocolInvariantError
+from protocol.features import Generation
 from protocol.ids import TopicPartition
 from protocol.nodes.broker import BrokerNode
 from tests.unit.protocol.node_helpers import CONTROLLER, BrokerBench, config_of, topic_records

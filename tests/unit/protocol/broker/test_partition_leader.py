@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.broker.isr_manager import SILENT_PREFIX
-from protocol.config import Generation
 from protocol.controller.alter_partition import decide, result
 from protocol.controller.brokers import fence
+from protocol.features import Generation
 from protocol.messages.control import AlterPartitionRequest, AlterPartitionResponse
 from protocol.messages.records import PartitionChangeRecord
 from tests.unit.protocol.node_helpers import (

@@ -12,11 +12,12 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from protocol.config import ClusterConfig, Generation
+from protocol.config import ClusterConfig
 from protocol.controller import alter_partition, brokers
 from protocol.controller.administration import handle
 from protocol.controller.recovery_decisions import recovery_need
 from protocol.errors import ErrorCode
+from protocol.features import Generation
 from protocol.ids import TopicIdPartition
 from protocol.kafka_release import KafkaRelease
 from protocol.messages.acls import AclEntry, AclOperation, AclResourceType, DeleteAclsResponse, DeleteAclsResult

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from experiments.engines import admin_requests
 from experiments.engines.port import Loss
-from protocol.config import LOG_GENERATIONS, SUPPORTED_FEATURES, Features, Generation, features_at
 from protocol.controller import brokers
 from protocol.controller.administration import handle
 from protocol.controller.controller_result import ControllerResult
 from protocol.errors import ErrorCode, ProtocolInvariantError
+from protocol.features import LOG_GENERATIONS, SUPPORTED_FEATURES, Features, Generation, features_at
 from protocol.ids import METADATA_LOG, NO_LEADER
 from protocol.messages.cluster import FeatureUpdate, UpdateFeaturesRequest, UpgradeType
 from protocol.messages.metadata_batch import pack_batch, pack_records, unpack_records

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol import metrics
-from protocol.config import LOG_GENERATIONS, ClusterConfig, Generation
+from protocol.config import ClusterConfig
 from protocol.controller.context import ControllerState
 from protocol.controller.metrics import ControllerMetrics, is_unclean_election, partition_metrics
 from protocol.events.controller import OFFLINE_PARTITION
+from protocol.features import LOG_GENERATIONS, Generation
 from protocol.ids import NO_LEADER
 from protocol.messages.records import (
     ConfigRecord,

@@ -21,10 +21,11 @@ from experiments.engines import admin_requests
 from experiments.engines.sim.disk import formatted_disk
 from experiments.support.metadata_fetch import metadata_fetch
 from protocol import messages
-from protocol.config import CONFIGS, SUPPORTED_FEATURES, ClusterConfig
+from protocol.config import CONFIGS, ClusterConfig
 from protocol.contract import Effect, Send, SetTimer
 from protocol.controller.recovery_requests import ELECTIONS_TIMER
 from protocol.errors import ErrorCode
+from protocol.features import SUPPORTED_FEATURES
 from protocol.messages.admin import AdminRequest
 from protocol.messages.base import Message, field_values
 from protocol.messages.codec import encode

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from protocol.broker.delayed_produce import PRODUCE_TIMER
 from protocol.broker.reads import READ_TIMER
-from protocol.config import ClusterConfig, Generation
+from protocol.config import ClusterConfig
 from protocol.errors import CodecError, ErrorCode
+from protocol.features import Generation
 from protocol.ids import CLUSTER_ID, NO_LEADER, TopicIdPartition, is_broker
 from protocol.messages import quorum
 from protocol.messages.admin import AdminRequest, AdminResponse, MetadataRequest, Result

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.config import Generation
 from protocol.errors import CodecError, MalformedMessageError, ProtocolInvariantError
+from protocol.features import Generation
 from protocol.ids import NO_LEADER, UNCHANGED_LEADER
 from protocol.messages.codec import decode, encode
 from protocol.messages.records import (

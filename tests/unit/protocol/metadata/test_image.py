@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.config import Generation
 from protocol.controller.context import ControllerState
 from protocol.errors import ErrorCode, ProtocolInvariantError
+from protocol.features import Generation
 from protocol.ids import NO_LEADER, TopicIdPartition
 from protocol.messages.admin import MetadataRequest
 from protocol.messages.records import (

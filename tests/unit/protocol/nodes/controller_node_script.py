@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping
 from experiments.engines.admin_requests import create_topic
 from experiments.support.metadata_fetch import metadata_fetch
 from protocol import metrics
-from protocol.config import ClusterConfig, Generation
+from protocol.config import ClusterConfig
 from protocol.contract import CancelTimer, Effect, Exit, Send, SetTimer
 from protocol.controller.recovery_requests import RECOVERY_TIMER
 from protocol.errors import ErrorCode
 from protocol.events.controller import AlertRaised
+from protocol.features import Generation
 from protocol.ids import RECOVERY_MANAGER
 from protocol.messages.admin import AdminRequest, AdminResponse
 from protocol.messages.control import (

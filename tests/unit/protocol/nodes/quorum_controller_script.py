@@ -12,12 +12,13 @@ from dataclasses import replace
 
 from experiments.engines import admin_requests
 from experiments.support.metadata_fetch import metadata_fetch
-from protocol.config import ClusterConfig, Generation
+from protocol.config import ClusterConfig
 from protocol.contract import CancelTimer, Effect, Exit, Send, SetTimer
 from protocol.controller.recovery_requests import ELECTIONS_TIMER
 from protocol.errors import ErrorCode
 from protocol.events.base import Trace
 from protocol.events.registry import detail_of
+from protocol.features import Generation
 from protocol.messages.admin import AdminRequest, AdminResponse, MetadataRequest
 from protocol.messages.base import Message, Response
 from protocol.messages.cluster import DescribeClusterRequest

@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from experiments.engines.sim.disk import formatted_disk
-from protocol.config import LOG_GENERATIONS, Generation
 from protocol.contract import Outbox
+from protocol.features import LOG_GENERATIONS, Generation
 from protocol.ids import CLUSTER_ID, Offset
 from protocol.messages.metadata_batch import pack_batch, unpack_records
 from protocol.messages.records import FeatureLevelRecord, MetadataRecord

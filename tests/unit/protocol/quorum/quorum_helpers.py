@@ -10,11 +10,12 @@ from typing import TypeVar
 from experiments.engines import admin_requests
 from experiments.engines.sim.disk import SimStorage, formatted_disk
 from experiments.support.metadata_fetch import metadata_fetch
-from protocol.config import ClusterConfig, Generation
+from protocol.config import ClusterConfig
 from protocol.contract import Effect, Send
 from protocol.errors import ErrorCode
 from protocol.events.base import Trace
 from protocol.events.registry import detail_of
+from protocol.features import Generation
 from protocol.ids import CLUSTER_ID
 from protocol.messages.admin import AdminResponse
 from protocol.messages.base import Message

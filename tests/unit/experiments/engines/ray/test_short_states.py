@@ -14,8 +14,9 @@ from experiments.engines.ray.engine import RayEngine
 from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.model import AwaitStep
 from experiments.scenarios.runner import Runner, StepFailedError
-from protocol.config import ClusterConfig, Generation
+from protocol.config import ClusterConfig
 from protocol.events.controller import PartitionChanged
+from protocol.features import Generation
 from protocol.ids import NodeId
 from tests.unit.partition_events import partition_changed
 

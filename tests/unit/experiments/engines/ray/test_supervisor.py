@@ -18,10 +18,11 @@ from experiments.engines.ray import supervisor
 from experiments.engines.ray.cluster_state import ClusterOptions, ClusterState
 from experiments.engines.ray.node_commands import NodeAction, NodeAnswer, NodeCommand, NodeRow, NodeState
 from experiments.engines.ray.supervisor import RayLostError, Supervisor
-from protocol.config import UNCLEAN_RECOVERY_ENABLED, ClusterConfig, Generation
+from protocol.config import ClusterConfig
 from protocol.events.base import Trace
 from protocol.events.broker import StorageFailed
 from protocol.events.controller import FeatureLevelChanged
+from protocol.features import UNCLEAN_RECOVERY_ENABLED, Generation
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, RECOVERY_MANAGER, NodeId
 from protocol.messages.base import Message
 

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from experiments.engines.port import ClusterSpec
 from experiments.engines.sim.cluster import Clock, SimCluster
-from protocol.config import ClusterConfig, Generation
+from protocol.config import ClusterConfig
 from protocol.errors import ProtocolInvariantError
+from protocol.features import Generation
 
 TIMES = st.integers(0, 10**7)
 CLOCKS = st.builds(Clock, st.integers(-60_000, 60_000), TIMES, st.integers(-999, 2_000))

@@ -30,7 +30,7 @@ from experiments.hunt.fuzz.swarm import draw
 from experiments.hunt.seeds import SeedResult, counts_written
 from experiments.hunt.spread import WorkerLost
 from experiments.support.errors import InputError
-from protocol.config import Generation
+from protocol.features import Generation
 from tests.sim.command_helpers import leave
 
 pytestmark = pytest.mark.slow

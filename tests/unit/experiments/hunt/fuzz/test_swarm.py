@@ -18,7 +18,8 @@ from experiments.hunt.fuzz.run import BEGIN_MS
 from experiments.hunt.fuzz.scene import Quiet, RequestedElection, Scene
 from experiments.hunt.fuzz.swarm import ANY_RELEASE, draw, themes_of
 from experiments.hunt.fuzz.themes import THEMES
-from protocol.config import LOG_GENERATIONS, MIN_INSYNC_REPLICAS, RELEASED, Generation
+from protocol.config import MIN_INSYNC_REPLICAS
+from protocol.features import LOG_GENERATIONS, RELEASED, Generation
 from protocol.ids import RECOVERY_MANAGER
 from protocol.kafka_release import NEWEST, KafkaRelease
 

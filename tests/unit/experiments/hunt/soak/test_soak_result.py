@@ -11,7 +11,8 @@ from typing import Any
 from experiments.engines.port import ClusterSpec
 from experiments.hunt.soak.cluster import homes_of
 from experiments.hunt.soak.run import DoneFault, SoakOptions, SoakResult
-from protocol.config import ClusterConfig, Generation
+from protocol.config import ClusterConfig
+from protocol.features import Generation
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, RECOVERY_MANAGER
 
 OPTIONS = SoakOptions(

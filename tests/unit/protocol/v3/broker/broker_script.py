@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from random import Random
 
 from experiments.engines.sim.disk import SimStorage
-from protocol.config import ClusterConfig, Generation
+from protocol.config import ClusterConfig
 from protocol.contract import Effect, Send
 from protocol.errors import ErrorCode
 from protocol.events.base import Trace
+from protocol.features import Generation
 from protocol.ids import FIRST_CLIENT, NO_EPOCH
 from protocol.messages.base import Message, Response
 from protocol.messages.batch import RecordBatch
