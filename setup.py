@@ -20,6 +20,7 @@ HERE = Path(__file__).parent
 
 COMPILED = (
     "protocol/ids.py",
+    "protocol/features.py",
     "protocol/config.py",
     "protocol/kafka_rules.py",
     "protocol/contract.py",

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 STACKS: dict[str, tuple[frozenset[str], ...]] = {
     "protocol": (
-        frozenset({"values", "ids", "errors", "kafka_release", "kafka_rules", "config", "metrics"}),
+        frozenset({"values", "ids", "errors", "kafka_release", "kafka_rules", "features", "config", "metrics"}),
         frozenset({"messages", "events"}),
         frozenset({"contract"}),
         frozenset({"log", "metadata"}),
