@@ -85,13 +85,6 @@ DEPARTURES: tuple[Departure, ...] = (
         lost=0,
     ),
     Departure(
-        rule=KAFKA_RULES["dead-original-in-isr"],
-        reason="isray refuses a cancellation that leaves no active replica (E33, E35): nothing could lead.",
-        scenario="cancelled-in-absence",
-        story="No broker leads, and the controllers fail over one after the other at each registration of the replica.",
-        lost=None,
-    ),
-    Departure(
         rule=KAFKA_RULES["min-isr-change-clears-elr"],
         reason="isray empties an ELR where the ISR reaches the new min ISR (E19, M6, M7): else it is still needed.",
         scenario="min-isr-change",
@@ -120,6 +113,13 @@ DEPARTURES: tuple[Departure, ...] = (
     Departure(
         rule=KAFKA_RULES["registration-fences"],
         reason="isray leaves the ISRs as they are (K7, N36): the broker left them when it was fenced or shut down.",
+    ),
+    Departure(
+        rule=KAFKA_RULES["dead-original-in-isr"],
+        reason="isray refuses a cancellation that leaves no active replica (E33, E35): nothing could lead.",
+        scenario="cancelled-in-absence",
+        story="No broker leads, and the controllers fail over one after the other at each registration of the replica.",
+        lost=None,
     ),
 )
 
