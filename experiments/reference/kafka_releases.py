@@ -52,7 +52,8 @@ def rendered() -> str:
         "## The smallest scenarios",
         "Shipped scenarios that a changed rule alters: acknowledged records that are lost, and steps that hold, by the "
         "rule before and since. A step that does not hold is, in these, an expectation of the other rule, or a write "
-        "that is refused. Commands that show more: [kafka-findings](kafka-findings.md).",
+        "that is refused. Those whose names end in `-kafka` also follow a rule of Kafka's that isray departs from, "
+        "without which no shipped scenario meets the change. More: [kafka-findings](kafka-findings.md).",
         table(
             ("rule", "scenario", "lost before", "lost since", "steps before", "steps since"),
             _scenarios(figures["scenarios"]),
