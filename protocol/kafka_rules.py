@@ -58,12 +58,6 @@ WITHDRAWN_REPLICA_AWAITED = _declare(
     kafka="A reassignment waits for every adding replica, also for one that a later request withdrew: it never ends.",
     source="PartitionReassignmentReplicas.maybeCompleteReassignment; 4.3.0 to 4.4.0",
 )
-DEAD_ORIGINAL_IN_ISR = _declare(
-    "dead-original-in-isr",
-    kafka="A cancellation with no original replica in sync puts the first one into the ISR where unclean elections are"
-    " enabled, dead or alive; a last known leader that it has removed is then asked for its directory, which throws.",
-    source="PartitionReassignmentRevert, PartitionChangeBuilder.canElectLastKnownLeader; 4.1.1 to 4.4.0",
-)
 MIN_ISR_CHANGE_CLEARS_ELR = _declare(
     "min-isr-change-clears-elr",
     kafka="A change of min.insync.replicas empties ELR and last known ELR of every partition of the topic, or of all"
@@ -98,4 +92,10 @@ REGISTRATION_FENCES = _declare(
     kafka="A registration after a clean shutdown, or without ELR, is handled as a fencing: the broker leaves the ISRs"
     " that it is still in, with an election.",
     source="ReplicationControlManager.handleBrokerShutdown; 4.0.0 to 4.4.0",
+)
+DEAD_ORIGINAL_IN_ISR = _declare(
+    "dead-original-in-isr",
+    kafka="A cancellation with no original replica in sync puts the first one into the ISR where unclean elections are"
+    " enabled, dead or alive; a last known leader that it has removed is then asked for its directory, which throws.",
+    source="PartitionReassignmentRevert, PartitionChangeBuilder.canElectLastKnownLeader; 4.1.1 to 4.4.0",
 )

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.runner import Runner
@@ -25,9 +24,7 @@ DECIDED: dict[str, dict[str, Any]] = {
 @pytest.mark.covers("E32", "K10")
 @pytest.mark.parametrize("raw", DECIDED.values(), ids=DECIDED)
 def test_losses_on_ray_are_those_on_sim(raw: dict[str, Any], pool: ProcessPool, tmp_path: Path) -> None:
-    file = tmp_path / "scenario.yaml"
-    file.write_text(yaml.safe_dump(raw), encoding="utf-8")
-    check_on_ray_as_on_sim(file, tmp_path / "recording", pool)
+    check_on_ray_as_on_sim(scenario_from(raw, "inline"), tmp_path / "recording", pool)
 
 
 def test_without_a_leader_losses_are_undecided(pool: ProcessPool) -> None:
