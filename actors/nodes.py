@@ -140,8 +140,8 @@ class NodeSetup:
 
 @dataclass(frozen=True, slots=True)
 class NodeSnapshot:
-    """The observable state of a node: the replicas of a broker; partitions, broker registrations, metrics and quorum
-    view of a controller; what a store has published. All are empty for the other kinds of nodes.
+    """The observable state of a node: the replicas of a broker; partitions, broker registrations, metrics, quorum
+    view and registered controllers of a controller; what a store has published. All are empty for the other kinds.
     """
 
     replicas: Mapping[TopicPartition, ReplicaView] = field(default_factory=dict)
@@ -150,6 +150,7 @@ class NodeSnapshot:
     metrics: Mapping[str, int] = field(default_factory=dict)
     quorum: QuorumView | None = None
     store: StoreView | None = None
+    controllers: tuple[NodeId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +200,8 @@ def snapshot_of(node: Node) -> NodeSnapshot:
     if isinstance(node, ControllerNode):
         image = node.state.image
         partitions = {image.name_of(key): state for key, state in image.partitions()}
-        return NodeSnapshot({}, partitions, dict(image.brokers), node.metrics(), node.quorum)
+        registered = tuple(image.controllers)
+        return NodeSnapshot({}, partitions, dict(image.brokers), node.metrics(), node.quorum, controllers=registered)
     return NodeSnapshot()
 
 

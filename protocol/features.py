@@ -70,15 +70,22 @@ class Features:
 METADATA_VERSION = "metadata.version"
 UNCLEAN_RECOVERY_ENABLED = "unclean.recovery.enabled"
 METADATA_VERSION_ELR = 2
-SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = {METADATA_VERSION: (1, 2), UNCLEAN_RECOVERY_ENABLED: (0, 1)}
+METADATA_VERSION_REGISTRATIONS = 3
+SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = {METADATA_VERSION: (1, 3), UNCLEAN_RECOVERY_ENABLED: (0, 1)}
 """The lowest and highest supported level of each feature. `metadata.version` 1 is before KIP-966; 2 adds the ELR,
-clean-shutdown epochs and empty ISRs (K2-K4, K7). `unclean.recovery.enabled` is KIP-966's flag (K8, N24).
+clean-shutdown epochs and empty ISRs (K2-K4, K7); with 3, at which no cluster starts, controllers register (KIP-919)
+and can be unregistered (KIP-1312). `unclean.recovery.enabled` is KIP-966's flag (K8, N24).
 """
 
 
 def record_version(levels: Mapping[str, int]) -> int:
     """The version of metadata records under these feature levels: 0 has no ELR fields (G34, K11)."""
     return int(levels[METADATA_VERSION] >= METADATA_VERSION_ELR)
+
+
+def controllers_register(levels: Mapping[str, int]) -> bool:
+    """Whether the metadata have registrations of controllers; all other rules are those of the level below."""
+    return levels[METADATA_VERSION] >= METADATA_VERSION_REGISTRATIONS
 
 
 def features_at(levels: Mapping[str, int]) -> Features:

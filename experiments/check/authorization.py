@@ -31,6 +31,7 @@ _RIGHTS: Mapping[type[AdminRequest], tuple[AclOperation, Literal["cluster", "res
     partitions.AlterPartitionReassignmentsRequest: (AclOperation.ALTER, "cluster"),
     cluster.UpdateFeaturesRequest: (AclOperation.ALTER, "cluster"),
     cluster.UnregisterBrokerRequest: (AclOperation.ALTER, "cluster"),
+    cluster.UnregisterControllerRequest: (AclOperation.ALTER, "cluster"),
     acls.CreateAclsRequest: (AclOperation.ALTER, "cluster"),
     acls.DeleteAclsRequest: (AclOperation.ALTER, "cluster"),
     topics.CreateTopicsRequest: (AclOperation.CREATE, "either"),

@@ -1,7 +1,8 @@
 """The levels of features in Kafka's terms, in those of `isray features`.
 
 Kafka turns the ELR on with `eligible.leader.replicas.version`, whose default is 1 since 4.1-IV0. Here level 2 of
-`metadata.version` has it, and no release of Kafka has `unclean.recovery.enabled`.
+`metadata.version` has it. Level 3 has registrations of controllers, which Kafka can remove since 4.4-IV2. No release
+of Kafka has `unclean.recovery.enabled`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,13 @@ from collections.abc import Iterable, Mapping
 
 from experiments.support.errors import InputError
 from protocol.config import SHORT_MAX
-from protocol.features import METADATA_VERSION, METADATA_VERSION_ELR, SUPPORTED_FEATURES, Generation
+from protocol.features import (
+    METADATA_VERSION,
+    METADATA_VERSION_ELR,
+    METADATA_VERSION_REGISTRATIONS,
+    SUPPORTED_FEATURES,
+    Generation,
+)
 
 ELR_VERSION = "eligible.leader.replicas.version"
 NOT_MODELLED = {
@@ -38,6 +45,8 @@ LAST_VERSIONS = {
 """The releases that Kafka's tool takes, oldest first, with the number of the last metadata version of each (`-IV3`)."""
 _RELEASES = tuple(LAST_VERSIONS)
 _FIRST_WITH_ELR = "4.1"
+_FIRST_WITH_UNREGISTRATION = 2
+"""The metadata version of the newest release (4.4-IV2) that has UnregisterControllerRecord."""
 _VERSION = re.compile(r"(\d\.\d)(?:-IV(\d))?")
 
 
@@ -47,6 +56,8 @@ def levels_of_release(text: str) -> Mapping[str, int]:
     if match is None or int(match[2] or 0) > LAST_VERSIONS.get(match[1], -1):
         allowed = f"a release or metadata version of Kafka's from {_RELEASES[0]} to {_RELEASES[-1]}: 4.1, 4.1-IV1"
         raise InputError("--release-version", "", text, allowed)
+    if match[1] == _RELEASES[-1] and int(match[2] or LAST_VERSIONS[match[1]]) >= _FIRST_WITH_UNREGISTRATION:
+        return {**Generation.KIP_966_ELR.feature_levels, METADATA_VERSION: METADATA_VERSION_REGISTRATIONS}
     has_elr = _RELEASES.index(match[1]) >= _RELEASES.index(_FIRST_WITH_ELR)
     return (Generation.KIP_966_ELR if has_elr else Generation.KIP_497).feature_levels
 

@@ -34,6 +34,7 @@ GROUPS = {
     "study": (Section.STUDIES, "study:app"),
     "node": (Section.CLUSTER, "node:app"),
     "features": (Section.TOOLS, "settings:app"),
+    "cluster": (Section.TOOLS, "registrations:app"),
     "metadata-quorum": (Section.TOOLS, "metadata_quorum:app"),
     "storage": (Section.TOOLS, "disks:app"),
     "bench": (Section.BENCHES, "bench:app"),

@@ -48,6 +48,7 @@ AddedId = Annotated[
 ]
 _DISK = ("--controller-directory-id", "--directory-id", "-d")
 Directory = Annotated[str | None, option("UUID", "The uuid of its disk. Default: as the quorum knows it.", *_DISK)]
+Unregister = Annotated[bool, flag("--unregister", "Then remove its registration, too; it must not run any more.")]
 DryRun = Annotated[bool, flag("--dry-run", "Print what would be requested, and change nothing.")]
 
 _TITLES: tuple[str, ...] = (
@@ -123,6 +124,7 @@ def remove_controller(
     context: typer.Context,
     controller_id: Id,
     disk: Directory = None,
+    unregister: Unregister = False,
     dry_run: DryRun = False,
     bootstrap_server: Bootstrap = None,
     name: OwnCluster = None,
@@ -137,9 +139,24 @@ def remove_controller(
         uuid = given or _voter(admin, controller_id)
         if not dry_run:
             admin.remove_voter(controller_id, uuid)
+        if unregister and not dry_run:
+            _unregister(admin, controller_id)
     found = {"controller_id": controller_id, "directory_id": uuid, "removed": not dry_run}
-    done = "DRY RUN of removing" if dry_run else "Removed"
-    print_result(target.as_json, found, typer.echo, f"{done} controller {controller_id} with directory id {uuid}")
+    done = f"{'DRY RUN of removing' if dry_run else 'Removed'} controller {controller_id} with directory id {uuid}"
+    if unregister:
+        found["unregistered"] = not dry_run
+        done += f"\n{'DRY RUN of unregistering' if dry_run else 'Unregistered'} KRaft controller {controller_id}"
+    print_result(target.as_json, found, typer.echo, done)
+
+
+def _unregister(admin: AdminClient, controller_id: int) -> None:
+    """Removes the registration of a controller that has just been removed from the voters."""
+    try:
+        admin.unregister_controller(controller_id)
+    except AdminError as error:
+        again = f"isray cluster unregister-controller --id {controller_id}"
+        text = f"controller {controller_id} is no voter any more, but was not unregistered: {error.message}; {again}"
+        raise AdminError(error.error, text) from error
 
 
 def _described_id(config: Path | None) -> int:

@@ -34,6 +34,8 @@ from protocol.messages.cluster import (
     DescribeFeaturesResponse,
     FeatureResult,
     FeatureUpdate,
+    UnregisterBrokerResponse,
+    UnregisterControllerResponse,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
@@ -285,6 +287,14 @@ class AdminClient:
     def remove_voter(self, voter_id: int, voter_uuid: str) -> None:
         """Removes a controller with this directory id from the voters; returns when the change is committed (D30)."""
         self._call(admin_requests.remove_voter(voter_id, voter_uuid), RemoveVoterResponse)
+
+    def unregister_broker(self, broker_id: int) -> None:
+        """Removes the registration of a broker; returns when the change is committed."""
+        self._call(admin_requests.unregister_broker(broker_id), UnregisterBrokerResponse)
+
+    def unregister_controller(self, controller_id: int) -> None:
+        """Removes the registration of a controller; returns when the change is committed (KIP-1312)."""
+        self._call(admin_requests.unregister_controller(controller_id), UnregisterControllerResponse)
 
     def create_acls(self, entries: Sequence[AclEntry]) -> Sequence[Result]:
         return self._call(CreateAclsRequest(correlation_id=0, creations=tuple(entries)), CreateAclsResponse).results

@@ -10,7 +10,13 @@ from collections.abc import Mapping, Sequence
 
 from protocol.controller.topics import CLUSTER_DEFAULT
 from protocol.ids import NodeId, TopicPartition
-from protocol.messages.cluster import FeatureUpdate, UnregisterBrokerRequest, UpdateFeaturesRequest, UpgradeType
+from protocol.messages.cluster import (
+    FeatureUpdate,
+    UnregisterBrokerRequest,
+    UnregisterControllerRequest,
+    UpdateFeaturesRequest,
+    UpgradeType,
+)
 from protocol.messages.configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -145,6 +151,10 @@ def reassign_partitions(
 
 def unregister_broker(broker: int) -> UnregisterBrokerRequest:
     return UnregisterBrokerRequest(correlation_id=0, broker_id=broker)
+
+
+def unregister_controller(controller: NodeId) -> UnregisterControllerRequest:
+    return UnregisterControllerRequest(correlation_id=0, controller_id=controller)
 
 
 def update_feature(feature: str, level: int, upgrade_type: UpgradeType = UpgradeType.UPGRADE) -> UpdateFeaturesRequest:

@@ -138,14 +138,16 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """The active controller's metadata: partitions, broker registrations, and the ids of the quorum's voters; what the
-    store has published (A2) where the metadata are in a store, with the epoch of the last controller.
+    """The active controller's metadata: partitions, broker registrations, and the ids of the quorum's voters and of the
+    registered `controllers`; what the store has published (A2) where the metadata are in a store, with the epoch of the
+    last controller.
     """
 
     partitions: Mapping[TopicPartition, PartitionState]
     brokers: Mapping[NodeId, BrokerRegistration]
     voters: tuple[NodeId, ...] = ()
     controller_epoch: int | None = None
+    controllers: tuple[NodeId, ...] = ()
 
     @property
     def unfenced(self) -> frozenset[NodeId]:

@@ -18,15 +18,16 @@ ControllerWord = Literal["active", "former"]
 ControllerName = Annotated[
     int | ControllerWord, one_of(get_args(ControllerWord), is_whole, "id of a controller, active or former")
 ]
-CLUSTER_WIDE = ("voters", "controller_broker", "controller_epoch", "metrics")
+CLUSTER_WIDE = ("voters", "registered_controllers", "controller_broker", "controller_epoch", "metrics")
 """Expectations about the cluster, which go with any subject or alone."""
 _OF_A_BROKER, _OF_A_CONTROLLER = {"state", "registration"}, {"role"}
 _NOT_OF_A_TOPIC = {"topic", "partition", "broker", "controller", *_OF_A_BROKER, *_OF_A_CONTROLLER, *CLUSTER_WIDE}
 
 
 class Expectation(StrictModel):
-    """What must hold. Only what is named is compared, sets as sets. `voters`, `controller_broker`, `controller_epoch`
-    and `metrics` go with any subject, or alone; every other field goes with the subject that its meaning names.
+    """What must hold. Only what is named is compared, sets as sets. What is about the cluster (`voters`,
+    `registered_controllers`, `controller_broker`, `controller_epoch`, `metrics`) goes with any subject, or alone; every
+    other field goes with the subject that its meaning names.
     """
 
     topic: str | None = Field(default=None, description="subject: a partition of this topic")
@@ -82,6 +83,9 @@ class Expectation(StrictModel):
         )
     )
     voters: list[int] | None = Field(default=None, description="ids of the controllers that vote, as a set")
+    registered_controllers: list[int] | None = Field(
+        default=None, description="ids of the controllers that are registered with the active one, as a set"
+    )
     controller_broker: int | None = Field(default=None, description="with a store: the broker that is the controller")
     controller_epoch: int | None = Field(default=None, description="with a store: the epoch of the last controller")
     metrics: Metrics | None = Field(

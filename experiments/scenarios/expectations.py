@@ -58,6 +58,10 @@ def _cluster_mismatches(expected: Expectation, engine: Engine) -> Iterator[str]:
     if expected.voters is not None:
         present = engine.view()
         yield _compare("voters", None if present is None else sorted(present.voters), sorted(expected.voters))
+    if expected.registered_controllers is not None:
+        present = engine.view()
+        found = None if present is None else sorted(present.controllers)
+        yield _compare("registered_controllers", found, sorted(expected.registered_controllers))
     view = engine.published()
     if expected.controller_broker is not None:
         yield _compare("controller_broker", engine.active_controller(), expected.controller_broker)

@@ -260,7 +260,10 @@ def _named_nodes(fields: StrictModel) -> Iterator[tuple[str, int]]:
         place = "between" if fields.between else "from/to"
         yield from ((place, node) for node in fields.sides if isinstance(node, int))
     if isinstance(fields, Expectation):
-        yield from (("controller", controller) for controller in fields.voters or ())
+        yield from (
+            ("controller", controller)
+            for controller in (*(fields.voters or ()), *(fields.registered_controllers or ()))
+        )
         for name in ("isr", "elr", "last_known_elr", "replicas", "log_end_offset"):
             yield from ((name, broker) for broker in getattr(fields, name) or ())
         for name in ("leader", "last_known_leader"):
@@ -281,7 +284,16 @@ def require_engine(scenario: Scenario, engine: str) -> None:
 # -- what a generation has ---------------------------------------------------------------------------------------------
 
 
-_NOT_EXPECTED_OF_V3 = ("elr", "last_known_elr", "last_known_leader", "voters", "role", "controller")
+_NOT_EXPECTED_OF_V3 = (
+    "elr",
+    "last_known_elr",
+    "last_known_leader",
+    "voters",
+    "registered_controllers",
+    "role",
+    "controller",
+)
+_CONTROLLER_STEPS = ("add_voter", "remove_voter", "unregister_controller")
 _NOT_V3 = "a generation other than v3"
 
 
@@ -300,7 +312,7 @@ def _require_v3(scenario: Scenario, source: str) -> None:
             raise InputError(source, f"{place}.{name}", Generation.V3.value, allowed)
     for index, step in enumerate(scenario.steps):
         place, fields = f"steps[{index}].{step.kind}", step.fields
-        if step.kind in ("configure", "update_feature", "unregister", "add_voter", "remove_voter"):
+        if step.kind in ("configure", "update_feature", "unregister", *_CONTROLLER_STEPS):
             raise InputError(source, place, Generation.V3.value, _NOT_V3)
         if isinstance(fields, NodeStep) and (fields.urm or isinstance(fields.controller, int)):
             raise InputError(source, place, "a node that v3 does not have", "broker or store")

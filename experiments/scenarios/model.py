@@ -340,7 +340,7 @@ class UnregisterStep(BrokerStep):
     expect_error: ExpectedError = None
 
 
-class VoterStep(StrictModel):
+class ControllerStep(StrictModel):
     controller: ControllerName = Field(description="id of a controller, `active` or `former`")
     expect_error: ExpectedError = None
 
@@ -351,7 +351,7 @@ class VoterStep(StrictModel):
         return self.controller
 
 
-class AddVoterStep(VoterStep):
+class AddVoterStep(ControllerStep):
     ack_when_committed: bool = Field(
         default=True, description="false: the response comes when the change is appended, and may be lost (KIP-1186)"
     )
@@ -448,7 +448,10 @@ STEPS: dict[str, StepKind] = {
     "add_partitions": StepKind(AddPartitionsStep, "Adds partitions to a topic."),
     "remove_partitions": StepKind(RemovePartitionsStep, "Removes the last partitions of a topic."),
     "add_voter": StepKind(AddVoterStep, "Makes a controller a voter, with the disk that it has."),
-    "remove_voter": StepKind(VoterStep, "Ends the vote of a controller."),
+    "remove_voter": StepKind(ControllerStep, "Ends the vote of a controller."),
+    "unregister_controller": StepKind(
+        ControllerStep, "Removes the registration of a controller; one that runs registers again."
+    ),
     "wait": StepKind(WaitStep, "Lets time pass (virtual time on sim)."),
     "await": StepKind(AwaitStep, "Waits until the expectation holds, and fails if it does not in time."),
     "expect": StepKind(Expectation, "Fails unless the expectation holds now."),

@@ -386,6 +386,9 @@ class Runner:
     def _unregister(self, fields: model.UnregisterStep) -> str | None:
         return self._administer(admin_requests.unregister_broker(fields.broker), fields.expect_error)
 
+    def _unregister_controller(self, fields: model.ControllerStep) -> str | None:
+        return self._administer(admin_requests.unregister_controller(fields.node), fields.expect_error)
+
     def _elect(self, fields: model.ElectStep) -> str | None:
         kind = ElectionType[fields.type.upper()]
         request = admin_requests.elect_leader(fields.topic, fields.partition, kind, fields.desired_leader)
@@ -404,7 +407,7 @@ class Runner:
         request = admin_requests.add_voter(fields.node, uuid, ack_when_committed=fields.ack_when_committed)
         return self._administer(request, fields.expect_error)
 
-    def _remove_voter(self, fields: model.VoterStep) -> str | None:
+    def _remove_voter(self, fields: model.ControllerStep) -> str | None:
         self.engine.run_until(lambda: self.engine.active_controller() is not None, START_WITHIN_MS)
         active = self.engine.active_controller()
         voters = () if active is None else self.engine.quorum()[active].voters

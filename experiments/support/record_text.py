@@ -7,9 +7,12 @@ from dataclasses import fields
 
 from protocol.messages.base import field_values
 from protocol.messages.quorum import Endpoint, Voter
-from protocol.messages.records import MetadataRecord, TopicRecord
+from protocol.messages.records import ControllerFeature, MetadataRecord, TopicRecord
 
-_SUBJECT = ("topic_id", "partition_id", "broker_id", "name", "voter_id", "voter_uuid", "leader_id", "leader_uuid")
+_SUBJECT = (
+    *("topic_id", "partition_id", "broker_id", "controller_id", "name"),
+    *("voter_id", "voter_uuid", "leader_id", "leader_uuid"),
+)
 _HIDDEN = (*_SUBJECT, "incarnation_id")
 
 
@@ -33,8 +36,9 @@ def _subject(values: Mapping[str, object], topics: Mapping[str, str]) -> Sequenc
     if isinstance(topic_id, str):
         partition = values.get("partition_id")
         words.append(topics.get(topic_id, topic_id) + ("" if partition is None else f"-{partition}"))
-    if "broker_id" in values:
-        words.append(f"broker {values['broker_id']}")
+    for node in ("broker", "controller"):
+        if f"{node}_id" in values:
+            words.append(f"{node} {values[f'{node}_id']}")
     for role in ("voter", "leader"):
         if f"{role}_uuid" in values:
             words.append(replica_text(values[f"{role}_id"], values[f"{role}_uuid"]))
@@ -48,6 +52,8 @@ def _value(value: object) -> str:
         return "{" + " ".join(_value(item) for item in value) + "}"
     if isinstance(value, Voter):
         return replica_text(value.voter_id, value.voter_uuid)
+    if isinstance(value, ControllerFeature):
+        return f"{value.name}={value.min_supported_version}-{value.max_supported_version}"
     if isinstance(value, Endpoint):
         return endpoint_text(value)
     return str(value).lower() if isinstance(value, bool) else str(value)

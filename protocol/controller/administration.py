@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from itertools import chain
 
-from protocol.controller import brokers, configs, elections, features, partitions, reassignments, topics
+from protocol.controller import brokers, configs, controllers, elections, features, partitions, reassignments, topics
 from protocol.controller.context import ControllerState
 from protocol.controller.controller_result import ControllerResult, Handler
 from protocol.errors import ErrorCode, Refused
@@ -34,7 +34,7 @@ from protocol.messages.acls import (
     DeleteAclsResult,
 )
 from protocol.messages.admin import AdminRequest, InitProducerIdRequest, InitProducerIdResponse, Result
-from protocol.messages.cluster import UnregisterBrokerRequest, UpdateFeaturesRequest
+from protocol.messages.cluster import UnregisterBrokerRequest, UnregisterControllerRequest, UpdateFeaturesRequest
 from protocol.messages.configs import AlterConfigsRequest, IncrementalAlterConfigsRequest
 from protocol.messages.partitions import AlterPartitionReassignmentsRequest, ElectLeadersRequest
 from protocol.messages.records import AccessControlEntryRecord, ProducerIdsRecord, RemoveAccessControlEntryRecord
@@ -101,6 +101,7 @@ _HANDLERS: Mapping[type[AdminRequest], Handler] = {
     AlterPartitionReassignmentsRequest: reassignments.alter_partition_reassignments,
     UpdateFeaturesRequest: features.update_features,
     UnregisterBrokerRequest: brokers.unregister_broker,
+    UnregisterControllerRequest: controllers.unregister_controller,
     CreateAclsRequest: create_acls,
     DeleteAclsRequest: delete_acls,
     InitProducerIdRequest: init_producer_id,

@@ -11,7 +11,8 @@ levels that it needs are in force.
 - *Raising metadata.version*: partitions have no ELR until their next change (K3, M23). Leaderless ones are changed at
   once: the members of the ISR, none of which could lead, become the ELR. Otherwise Kafka's first phase would record
   "no leader" as last known leader when the last member leaves, and the partition would stay leaderless.
-- *Lowering it* removes ELR, last known ELR and last known leader with the level, since a record of version 0 cannot
+- *Raising it to 3* adds registrations of controllers, *lowering it* removes them with the level (`controllers.py`).
+- *Lowering it to 1* removes ELR, last known ELR and last known leader with the level: a record of version 0 cannot
   remove them with the next change of each partition (K10). An ISR must not stay empty: the whole ELR returns to it,
   since each of its members has all committed records, but a single one might have lost its disk. The last known leader
   stands first, the others in the order of the assignment. Members that are active return alone, and the first of them
@@ -50,6 +51,7 @@ from protocol.config import (
 from protocol.controller.configs import Draft, complete_reassignments, set_config
 from protocol.controller.context import ControllerState
 from protocol.controller.controller_result import ControllerResult, named_twice, require_once
+from protocol.controller.controllers import reason_unsupported
 from protocol.errors import ErrorCode, Refused
 from protocol.features import (
     METADATA_VERSION,
@@ -57,6 +59,7 @@ from protocol.features import (
     SUPPORTED_FEATURES,
     UNCLEAN_RECOVERY_ENABLED,
     Features,
+    controllers_register,
     features_at,
 )
 from protocol.ids import NO_LEADER, BrokerId, TopicIdPartition
@@ -69,8 +72,14 @@ from protocol.messages.cluster import (
     UpdateFeaturesResponse,
     UpgradeType,
 )
-from protocol.messages.records import FeatureLevelRecord, MetadataRecord, PartitionChangeRecord
+from protocol.messages.records import (
+    FeatureLevelRecord,
+    MetadataRecord,
+    PartitionChangeRecord,
+    UnregisterControllerRecord,
+)
 from protocol.metadata.authorizer import require_access
+from protocol.metadata.image import MetadataImage
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState
 
 
@@ -87,7 +96,7 @@ def update_features(state: ControllerState, request: UpdateFeaturesRequest) -> C
     present = state.image.feature_levels
     for update in request.feature_updates:
         require_once(update.feature, twice)
-        _require_allowed(present, update)
+        _require_allowed(state.image, update)
     wanted = {update.feature: update for update in request.feature_updates}
     levels = {**present, **{name: update.max_version_level for name, update in wanted.items()}}
     if levels[UNCLEAN_RECOVERY_ENABLED] and levels[METADATA_VERSION] < METADATA_VERSION_ELR:
@@ -95,6 +104,8 @@ def update_features(state: ControllerState, request: UpdateFeaturesRequest) -> C
         raise Refused(ErrorCode.INVALID_UPDATE_VERSION, f"nothing was changed: {needed}")
 
     draft = Draft(state)
+    if not controllers_register(levels):
+        _remove_registrations(draft, wanted.get(METADATA_VERSION))
     before, after = draft.features, features_at(levels)
     if after.elr:
         _change_levels(draft, levels)
@@ -121,13 +132,27 @@ def update_features(state: ControllerState, request: UpdateFeaturesRequest) -> C
     return ControllerResult(response, draft.records).validated(request.validate_only)
 
 
-def _require_allowed(present: Mapping[str, int], update: FeatureUpdate) -> None:
+def _remove_registrations(draft: Draft, update: FeatureUpdate | None) -> None:
+    controllers = draft.state.image.controllers
+    if controllers and update is not None and update.upgrade_type is UpgradeType.SAFE_DOWNGRADE:
+        raise Refused(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"nothing was changed: {METADATA_VERSION} {update.max_version_level} would lose the registrations of "
+            f"{len(controllers)} controllers; an unsafe downgrade does it nevertheless",
+        )
+    draft.records += (UnregisterControllerRecord(controller_id=controller) for controller in controllers)
+
+
+def _require_allowed(image: MetadataImage, update: FeatureUpdate) -> None:
+    present = image.feature_levels
     name, level, upgrades = update.feature, update.max_version_level, update.upgrade_type is UpgradeType.UPGRADE
     lowest, highest = SUPPORTED_FEATURES.get(name, (0, -1))
     if name not in SUPPORTED_FEATURES:
         reason = f"unknown feature; allowed: {', '.join(SUPPORTED_FEATURES)}"
     elif not lowest <= level <= highest:
         reason = f"supported are levels {lowest} to {highest}"
+    elif unsupported := reason_unsupported(image, name, level):
+        reason = unsupported
     elif level < present[name] and upgrades:
         reason = f"it is at {present[name]}, and an upgrade lowers nothing"
     elif level > present[name] and not upgrades:

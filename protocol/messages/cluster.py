@@ -20,6 +20,16 @@ class UnregisterBrokerResponse(AdminResponse):
     """Confirms that the registration is removed."""
 
 
+class UnregisterControllerRequest(AdminRequest):
+    """Removes the registration of a controller that will not return (KIP-1312)."""
+
+    controller_id: Int32
+
+
+class UnregisterControllerResponse(AdminResponse):
+    """Confirms that the registration is removed."""
+
+
 class DescribeClusterRequest(AdminRequest, read_only=True):
     """Requests the registered brokers and the active controller."""
 

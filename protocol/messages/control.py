@@ -1,4 +1,4 @@
-"""Requests between brokers and controllers.
+"""Requests of brokers, and of controllers that stand by, to the active controller.
 
 Registration and heartbeats are KIP-631 with KIP-966's previous broker epoch (G23); AlterPartition is KIP-497 with the
 later field names (G6-G8, B1-B24). Every response repeats the `correlation_id` of its request.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from protocol.errors import ErrorCode
 from protocol.ids import NO_EPOCH, NO_LEADER
 from protocol.messages.base import Int8, Int32, Int64, Message, Request, Response
+from protocol.messages.records import ControllerFeature
 
 
 class BrokerRegistrationRequest(Request, control=True):
@@ -27,6 +28,18 @@ class BrokerRegistrationResponse(Response, control=True):
 
     incarnation_id: str
     broker_epoch: Int64 = NO_EPOCH
+
+
+class ControllerRegistrationRequest(Request, control=True):
+    """A process of a controller registers, with the feature levels that it supports (KIP-919)."""
+
+    controller_id: Int32
+    incarnation_id: str
+    features: tuple[ControllerFeature, ...]
+
+
+class ControllerRegistrationResponse(Response, control=True):
+    """Confirms that the registration is committed, or refuses it."""
 
 
 class BrokerHeartbeatRequest(Request, control=True, renewal=True):

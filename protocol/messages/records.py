@@ -115,6 +115,28 @@ class UnregisterBrokerRecord(MetadataRecord):
     broker_epoch: Int64
 
 
+class ControllerFeature(Message):
+    """The levels of a feature that a controller supports."""
+
+    name: str
+    min_supported_version: Int16
+    max_supported_version: Int16
+
+
+class RegisterControllerRecord(MetadataRecord):
+    """A process of a controller has registered (KIP-919); its endpoints are those of its vote (KIP-853)."""
+
+    controller_id: Int32
+    incarnation_id: str
+    features: tuple[ControllerFeature, ...] = ()
+
+
+class UnregisterControllerRecord(MetadataRecord):
+    """Removes the registration of a controller (KIP-1312)."""
+
+    controller_id: Int32
+
+
 class FeatureLevelRecord(MetadataRecord):
     """A finalized feature level."""
 

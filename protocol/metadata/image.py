@@ -14,7 +14,7 @@ from typing import Any
 from protocol.config import CONFIGS, ClusterConfig, ConfigValue, config_text
 from protocol.errors import ProtocolInvariantError
 from protocol.features import Features, features_at
-from protocol.ids import BrokerId, Epoch, Offset, TopicIdPartition, TopicPartition, partition_key
+from protocol.ids import BrokerId, Epoch, NodeId, Offset, TopicIdPartition, TopicPartition, partition_key
 from protocol.messages.acls import WILDCARD, AclEntry, AclResourceType, PatternType
 from protocol.messages.quorum import ControlRecord
 from protocol.messages.records import (
@@ -27,11 +27,13 @@ from protocol.messages.records import (
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
+    RegisterControllerRecord,
     RemoveAccessControlEntryRecord,
     RemovePartitionRecord,
     RemoveTopicRecord,
     TopicRecord,
     UnregisterBrokerRecord,
+    UnregisterControllerRecord,
 )
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState, replay_change
 from protocol.values import immutable
@@ -85,6 +87,7 @@ class MetadataImage:
         self.defaults = defaults
         self.next_offset: Offset = 0
         self.brokers: dict[BrokerId, BrokerRegistration] = {}
+        self.controllers: dict[NodeId, RegisterControllerRecord] = {}
         self.topics: dict[str, TopicImage] = {}
         self.topic_ids: dict[str, str] = {}
         self.configs: dict[str | None, dict[str, ConfigValue]] = {}
@@ -157,6 +160,7 @@ class MetadataImage:
         """The number of records that `to_records` returns."""
         configs = sum(len(overrides) for overrides in self.configs.values())
         entities = len(self.feature_levels) + len(self.acls) + len(self.brokers) + len(self.topics)
+        entities += len(self.controllers)
         return entities + configs + self.partition_count + (self.next_producer_id > 0)
 
     def acls_for(self, resource_type: AclResourceType, name: str) -> Iterator[AclEntry]:
@@ -173,6 +177,7 @@ class MetadataImage:
         ]
         records += [AccessControlEntryRecord(entry=entry) for entry in self.acls]
         records += [RegisterBrokerRecord.unchecked(**asdict(registration)) for registration in self.brokers.values()]
+        records += self.controllers.values()
         records += [
             TopicRecord.unchecked(name=topic.name, topic_id=topic.topic_id, first_leader_epoch=topic.first_leader_epoch)
             for topic in self.topics.values()
@@ -191,7 +196,7 @@ class MetadataImage:
         """Replaces the image by that of a snapshot, all of which counts as changed, and what it lacks as deleted."""
         before = self.topics
         self.brokers, self.topics, self.topic_ids, self.configs, self.acls, self._acls_of = {}, {}, {}, {}, {}, {}
-        self.partition_count = 0
+        self.controllers, self.partition_count = {}, 0
         for record in records:
             self.replay(record)
         for topic_id, topic in before.items():
@@ -249,6 +254,12 @@ class MetadataImage:
             raise ProtocolInvariantError(f"{record} does not fit {self.brokers[record.broker_id]}")
         del self.brokers[record.broker_id]
         self._delta.brokers[record.broker_id] = None
+
+    def _register_controller(self, record: RegisterControllerRecord) -> None:
+        self.controllers[record.controller_id] = record
+
+    def _unregister_controller(self, record: UnregisterControllerRecord) -> None:
+        del self.controllers[record.controller_id]
 
     def _set_feature_level(self, record: FeatureLevelRecord) -> None:
         self.feature_levels = {**self.feature_levels, record.name: record.feature_level}
@@ -339,6 +350,8 @@ _REPLAY: dict[type[MetadataRecord], Callable[[MetadataImage, Any], None]] = {
     PartitionChangeRecord: MetadataImage._change_partition,
     RemovePartitionRecord: MetadataImage._remove_partition,
     UnregisterBrokerRecord: MetadataImage._unregister_broker,
+    RegisterControllerRecord: MetadataImage._register_controller,
+    UnregisterControllerRecord: MetadataImage._unregister_controller,
     FeatureLevelRecord: MetadataImage._set_feature_level,
     AccessControlEntryRecord: MetadataImage._add_acl,
     RemoveAccessControlEntryRecord: MetadataImage._remove_acl,

@@ -39,7 +39,13 @@ from protocol.ids import (
 from protocol.messages.admin import AdminRequest, MetadataRequest
 from protocol.messages.base import Message
 from protocol.messages.commands import ShutdownCommand
-from protocol.messages.control import AlterPartitionRequest, BrokerHeartbeatRequest, BrokerRegistrationRequest
+from protocol.messages.control import (
+    AlterPartitionRequest,
+    BrokerHeartbeatRequest,
+    BrokerRegistrationRequest,
+    ControllerRegistrationRequest,
+    ControllerRegistrationResponse,
+)
 from protocol.messages.partitions import ElectLeadersResponse
 from protocol.messages.quorum import (
     AddVoterRequest,
@@ -61,6 +67,7 @@ from protocol.nodes.broker_control import BrokerControl
 from protocol.nodes.broker_sessions import SESSION_PREFIX, BrokerSessions
 from protocol.nodes.controller_log import ControllerLog
 from protocol.nodes.controller_quorum import ControllerQuorum, DeferredEffects
+from protocol.nodes.controller_registration import REGISTRATION_TIMER, ControllerRegistration
 from protocol.nodes.leader_rebalance import REBALANCE_TIMER, LeaderRebalance
 from protocol.nodes.metadata_feed import SnapshotGenerator
 from protocol.nodes.refusals import refuse
@@ -72,6 +79,7 @@ _CLUSTER_ACTION_REQUESTS = (
     BrokerHeartbeatRequest,
     AlterPartitionRequest,
     BrokerRegistrationRequest,
+    ControllerRegistrationRequest,
     QuorumFetchRequest,
     FetchSnapshotRequest,
     RecoveryResults,
@@ -83,6 +91,7 @@ _CONTROLLER_MESSAGES = (
     *QuorumResponse.__subclasses__(),
     AddVoterResponse,
     RemoveVoterResponse,
+    ControllerRegistrationResponse,
 )
 """Exchanged between controllers only: elections, and the answers of a leader. Fetches are CLUSTER_ACTION requests."""
 _QUORUM_ADMINISTRATION = (AddVoterRequest, RemoveVoterRequest, DescribeQuorumRequest)
@@ -132,9 +141,11 @@ class ControllerNode:
         self._quorum = ControllerQuorum(
             self.replica, self._log, self._brokers, sessions, self._rebalance, self._deferred, self._out, is_sole
         )
+        self._registration = ControllerRegistration(self.replica, self._log, config, rng, self._out)
         self._handlers: dict[type[Message], Callable[[TimeMs, NodeId, Any], object]] = {
             **dict.fromkeys(self.replica.message_types, self.replica.receive),
             QuorumFetchRequest: self._quorum.receive_fetch,
+            ControllerRegistrationResponse: self._registration.receive_response,
             DescribeQuorumRequest: self._quorum.describe,
             ShutdownCommand: self._shut_down,
             MetadataRequest: self._describe_topic,
@@ -142,6 +153,7 @@ class ControllerNode:
         }
         self._active_handlers: dict[type[Message], Callable[[TimeMs, NodeId, Any], object]] = {
             BrokerRegistrationRequest: self._brokers.register,
+            ControllerRegistrationRequest: self._registration.receive,
             BrokerHeartbeatRequest: self._brokers.heartbeat,
             AlterPartitionRequest: self._brokers.alter_partition,
             RecoveryResults: self._elect_recovered,
@@ -217,6 +229,8 @@ class ControllerNode:
             self._log.recoveries.fire(now_ms, name)
         elif name == REBALANCE_TIMER:
             self._rebalance.fire(now_ms)
+        elif name == REGISTRATION_TIMER:
+            self._registration.fire(self._quorum.is_active)
         elif name.startswith(SESSION_PREFIX):
             self._brokers.expire_session(now_ms, name)
         elif not self.replica.fire(now_ms, name):
@@ -228,6 +242,7 @@ class ControllerNode:
         log = self._log
         self.replica.settle(now_ms)
         committed = self._quorum.follow(now_ms)
+        self._registration.settle(now_ms, self._quorum.is_active)
         if self._quorum.is_active:
             log.recoveries.settle(now_ms)
             log.metrics.settle(log.incarnations.applied)

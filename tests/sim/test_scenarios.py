@@ -33,6 +33,7 @@ SHOWS = {
     "leader-failover": ("M25", "J2"),
     "leader-recovery": ("M57", "M58", "C5", "C8", "N13"),
     "power-loss": ("E20", "E27"),
+    "controller-registrations": (),
     "quorum-auto-join": ("D11", "D32"),
     "quorum-bootstrap": ("M77", "D31", "D12", "D14", "D34"),
     "quorum-disk-replaced": ("M78", "D4", "D5", "D32", "D20"),

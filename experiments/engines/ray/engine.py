@@ -265,7 +265,8 @@ class RayEngine(Engine):
         snapshot = self._active_snapshot()
         if snapshot is None or snapshot.quorum is None:
             return None
-        return ClusterView(snapshot.partitions, snapshot.brokers, tuple(key.id for key in snapshot.quorum.voters))
+        voters = tuple(key.id for key in snapshot.quorum.voters)
+        return ClusterView(snapshot.partitions, snapshot.brokers, voters, controllers=snapshot.controllers)
 
     def quorum(self) -> Mapping[NodeId, QuorumView]:
         self._refresh_snapshots()

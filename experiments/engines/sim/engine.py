@@ -136,7 +136,8 @@ class SimEngine(Engine):
         if self._view is None or self._view[:2] != (node, image.next_offset):
             partitions = {image.name_of(key): state for key, state in image.partitions()}
             voters = tuple(key.id for key in node.replica.voters.keys)
-            self._view = (node, image.next_offset, ClusterView(partitions, dict(image.brokers), voters))
+            view = ClusterView(partitions, dict(image.brokers), voters, controllers=tuple(image.controllers))
+            self._view = (node, image.next_offset, view)
         return self._view[2]
 
     def metrics(self) -> Mapping[str, int]:

@@ -28,7 +28,7 @@ from experiments.engines.admin_requests import (
 )
 from protocol.config import AUTHORIZER_CLASS_NAME, MAX_MESSAGE_BYTES, MIN_INSYNC_REPLICAS, RETENTION_BYTES
 from protocol.errors import ErrorCode
-from protocol.features import METADATA_VERSION, SUPPORTED_FEATURES
+from protocol.features import METADATA_VERSION, METADATA_VERSION_ELR, SUPPORTED_FEATURES
 from protocol.ids import FIRST_CONTROLLER, BrokerId
 from protocol.messages import acls, cluster, configs, partitions, topics
 from protocol.messages.admin import AdminRequest, AdminResponse
@@ -208,9 +208,9 @@ class FinalAdministration:
         )
         present, (lowest, highest) = image.feature_levels[METADATA_VERSION], SUPPORTED_FEATURES[METADATA_VERSION]
         wrong = [(highest + 1, cluster.UpgradeType.UPGRADE)]
-        if present < highest:
-            wrong.append((highest, cluster.UpgradeType.SAFE_DOWNGRADE))
-            yield _change_level(highest, cluster.UpgradeType.UPGRADE), _succeeds
+        if present < METADATA_VERSION_ELR:
+            wrong.append((METADATA_VERSION_ELR, cluster.UpgradeType.SAFE_DOWNGRADE))
+            yield _change_level(METADATA_VERSION_ELR, cluster.UpgradeType.UPGRADE), _succeeds
         if lowest < present:
             wrong.append((lowest, cluster.UpgradeType.UPGRADE))
         for level, upgrade_type in wrong:

@@ -153,6 +153,9 @@ class AdminScript(Script):
         only, found = command.flag("only"), _resources(command)
         yield from self.ask(AlterConfigsRequest(correlation_id=1, resources=found, validate_only=only))
 
+    def do_unregister_controller(self, command: Command) -> Iterator[str]:
+        yield from self.ask(admin_requests.unregister_controller(int(command.next())))
+
     def do_update(self, command: Command) -> Iterator[str]:
         """`update metadata.version=2 unclean.recovery.enabled=0:safe`: UpdateFeatures."""
         kinds = {"": UpgradeType.UPGRADE, "safe": UpgradeType.SAFE_DOWNGRADE, "unsafe": UpgradeType.UNSAFE_DOWNGRADE}

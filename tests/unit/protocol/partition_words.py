@@ -16,11 +16,13 @@ from protocol.messages.records import (
     PartitionChangeRecord,
     PartitionRecord,
     RegisterBrokerRecord,
+    RegisterControllerRecord,
     RemoveAccessControlEntryRecord,
     RemovePartitionRecord,
     RemoveTopicRecord,
     TopicRecord,
     UnregisterBrokerRecord,
+    UnregisterControllerRecord,
 )
 from protocol.metadata.partition import PartitionState
 from tests.unit.protocol.transcripts import Command, listed, numbers
@@ -131,6 +133,10 @@ def said_of_broker(record: MetadataRecord) -> str:
     match record:
         case RegisterBrokerRecord():
             return f"registered {record.broker_id}"
+        case RegisterControllerRecord():
+            return f"controller {record.controller_id} registered"
+        case UnregisterControllerRecord():
+            return f"controller {record.controller_id} unregistered"
         case UnregisterBrokerRecord():
             return f"unregistered {record.broker_id}"
         case BrokerRegistrationChangeRecord() if record.fenced is not None:

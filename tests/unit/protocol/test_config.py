@@ -180,7 +180,7 @@ def test_a_generation_is_a_set_of_switches(generation: Generation, switches: set
 
 
 @pytest.mark.parametrize(
-    "levels", [{METADATA_VERSION: 0}, {METADATA_VERSION: 3}, {"kraft.version": 1}, {"unclean.recovery.enabled": -1}]
+    "levels", [{METADATA_VERSION: 0}, {METADATA_VERSION: 4}, {"kraft.version": 1}, {"unclean.recovery.enabled": -1}]
 )
 def test_unsupported_feature_levels_are_rejected(levels: dict[str, int]) -> None:
     with pytest.raises(ProtocolInvariantError, match="not supported"):

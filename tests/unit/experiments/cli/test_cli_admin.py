@@ -12,7 +12,7 @@ from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.engines.port import Loss
 from experiments.engines.ray.cluster_state import ClusterOptions, Status, claim, write_state
 from protocol.errors import ErrorCode
-from protocol.ids import RECOVERY_MANAGER
+from protocol.ids import CLUSTER_ID, RECOVERY_MANAGER
 from protocol.messages.topics import DescribeTopicRequest
 from tests.unit.experiments.cli.cli_helpers import CliBench, Commands, MakeBench, SimPort
 
@@ -187,3 +187,42 @@ def test_a_command_refuses_its_input_in_one_line_where_no_cluster_runs(
     none = "isray: no cluster runs here; start one with isray up\n"
     assert command.refused("down") == none
     assert command.refused("down", "--name", "other") == none
+
+
+def test_registrations_of_brokers_and_controllers_are_removed(make_bench: MakeBench) -> None:
+    bench = make_bench(brokers=2, controllers=3)
+    assert bench.ok("cluster", "cluster-id") == f"Cluster ID: {CLUSTER_ID}\n"
+    remove = ("cluster", "unregister-controller", "--id")
+    failing = "Error while executing cluster command: "
+    assert bench.fails(*remove, "1002").startswith(f"{failing}UNSUPPORTED_VERSION: ")
+    bench.ok("features", "upgrade", "--feature", "metadata.version=3")
+    bench.await_(lambda: registered(bench) == {1000, 1001, 1002})
+    bench.engine.crash(1002, Loss("none"))
+    assert bench.ok(*remove, "1002") == "Controller 1002 is no longer registered.\n"
+    assert registered(bench) == {1000, 1001}
+    again = f"{failing}CONTROLLER_ID_NOT_REGISTERED: controller 1002 is not registered\n"
+    assert bench.fails(*remove, "1002") == again
+    bench.kill(1)
+    assert bench.json("cluster", "unregister", "-i", "1") == {"broker_id": 1, "unregistered": True}
+    assert "BROKER_ID_NOT_REGISTERED" in bench.fails("cluster", "unregister", "--id", "1")
+
+
+def test_a_removed_voter_is_unregistered_with_it(make_bench: MakeBench) -> None:
+    bench = make_bench(brokers=1, controllers=5)
+    remove = ("metadata-quorum", "remove-controller", "--unregister", "--controller-id")
+    failed = bench.fails(*remove, "1003")
+    assert "UNSUPPORTED_VERSION: controller 1003 is no voter any more, but was not unregistered: " in failed
+    assert failed.endswith("; isray cluster unregister-controller --id 1003\n")
+    bench.ok("features", "upgrade", "--feature", "metadata.version=3")
+    bench.await_(lambda: registered(bench) == {1000, 1001, 1002, 1003, 1004})
+    bench.engine.crash(1004, Loss("none"))
+    bench.await_(lambda: bench.engine.active_controller() not in (None, 1004))
+    dry = bench.ok(*remove, "1004", "--dry-run").splitlines()
+    assert dry[1:] == ["DRY RUN of unregistering KRaft controller 1004"]
+    assert bench.ok(*remove, "1004").splitlines()[1:] == ["Unregistered KRaft controller 1004"]
+    assert registered(bench) == {1000, 1001, 1002, 1003}
+
+
+def registered(bench: CliBench) -> set[int]:
+    view = bench.engine.view()
+    return set() if view is None else set(view.controllers)

@@ -100,10 +100,15 @@ def test_features_take_the_levels_of_a_release(make_bench: MakeBench) -> None:
     assert bench.ok("features", "upgrade", "--release-version", "4.0") == "metadata.version was upgraded to 1.\n"
     assert bench.ok("features", "upgrade", "--release-version", "4.1-IV0") == "metadata.version was upgraded to 2.\n"
     bench.ok("features", "upgrade", "--feature", "unclean.recovery.enabled=1")
-    bench.ok("features", "upgrade", "--release-version", "4.4")
+    bench.ok("features", "upgrade", "--release-version", "4.4-IV1")
     assert levels(bench) == {"metadata.version": 2, "unclean.recovery.enabled": 1}
+    bench.ok("features", "upgrade", "--release-version", "4.4")
+    assert levels(bench) == {"metadata.version": 3, "unclean.recovery.enabled": 1}
     bench.ok("features", "downgrade", "--release-version", "4.4-IV2")
-    assert levels(bench) == {"metadata.version": 2, "unclean.recovery.enabled": 0}
+    assert levels(bench) == {"metadata.version": 3, "unclean.recovery.enabled": 0}
+    lost = "metadata.version 2 would lose the registrations of 1 controllers"
+    assert lost in bench.fails("features", "downgrade", "--release-version", "4.3")
+    bench.ok("features", "downgrade", "--release-version", "4.3", "--unsafe")
     assert "an upgrade lowers nothing" in bench.fails("features", "upgrade", "--release-version", "3.9")
     disabled = bench.ok("features", "disable", "--feature", "eligible.leader.replicas.version")
     assert disabled == "metadata.version was disabled to 1.\n"
@@ -112,7 +117,7 @@ def test_features_take_the_levels_of_a_release(make_bench: MakeBench) -> None:
 
 
 def test_the_levels_of_a_release_are_printed(command: Commands) -> None:
-    assert command.ok("features", "version-mapping") == "metadata.version=2 (4.4)\nunclean.recovery.enabled=0\n"
+    assert command.ok("features", "version-mapping") == "metadata.version=3 (4.4)\nunclean.recovery.enabled=0\n"
     assert command.json("features", "version-mapping", "--release-version", "4.0-IV3")["metadata.version"] == 1
 
 

@@ -15,18 +15,20 @@ from dataclasses import replace
 from protocol.config import ClusterConfig
 from protocol.controller import alter_partition, brokers
 from protocol.controller.administration import handle
+from protocol.controller.controllers import register_controller
 from protocol.controller.recovery_decisions import recovery_need
-from protocol.errors import ErrorCode
-from protocol.features import Generation
+from protocol.errors import ErrorCode, Refused
+from protocol.features import SUPPORTED_FEATURES, Generation
 from protocol.ids import TopicIdPartition
 from protocol.kafka_release import KafkaRelease
 from protocol.messages.acls import AclEntry, AclOperation, AclResourceType, DeleteAclsResponse, DeleteAclsResult
 from protocol.messages.admin import AdminRequest, Result
-from protocol.messages.control import BrokerState, PartitionIsrProposal
+from protocol.messages.control import BrokerState, ControllerRegistrationRequest, PartitionIsrProposal
 from protocol.messages.records import (
     AccessControlEntryRecord,
     BrokerRegistrationChangeRecord,
     ConfigRecord,
+    ControllerFeature,
     FeatureLevelRecord,
     MetadataRecord,
     PartitionChangeRecord,
@@ -41,6 +43,7 @@ from protocol.messages.topics import (
     DeletableTopicResult,
     DeleteTopicsResponse,
 )
+from protocol.metadata.image import MetadataImage
 from tests.unit.protocol.admin_script import AdminScript, split_place
 from tests.unit.protocol.node_helpers import ControllerBench, fencing, registrations, topic_records
 from tests.unit.protocol.partition_words import acl_entry, partition_fields, said_of, said_of_acl, said_of_record
@@ -162,6 +165,31 @@ class ControllerScript(AdminScript):
             previous = {"clean": -1 if known is None else known, "unclean": -1}.get(how)
             previous = int(how) if previous is None else previous
             yield from self.carry_out(brokers.register(self.bench.state, broker, "next", previous, None))
+
+    def do_register_controller(self, command: Command) -> Iterator[str]:
+        """`register-controller 1000 one metadata.version=1-2`: a process with its levels, by default all."""
+        controller, incarnation = int(command.next()), command.next("one")
+        given = {name: tuple(map(int, text.split("-"))) for name, text in command.named().items()}
+        features = tuple(
+            ControllerFeature(name=name, min_supported_version=low, max_supported_version=high)
+            for name, (low, high) in (given or SUPPORTED_FEATURES).items()
+        )
+        request = ControllerRegistrationRequest(
+            correlation_id=1, controller_id=controller, incarnation_id=incarnation, features=features
+        )
+        try:
+            yield from self.carry_out(register_controller(self.bench.state, request))
+        except Refused as refused:
+            yield f"refused {refused.error.name}: {refused.message}"
+
+    def do_restore(self, command: Command) -> Iterator[str]:
+        """What a snapshot restores of controllers."""
+        image = self.bench.state.image
+        copy = MetadataImage(image.defaults)
+        copy.load(image.to_records(), image.next_offset)
+        assert copy.controllers == image.controllers
+        assert copy.size == len(image.to_records())
+        yield f"controllers {listed(sorted(copy.controllers))}"
 
     def do_isr(self, command: Command) -> Iterator[str]:
         """The leader of `t-0` has another ISR accepted."""

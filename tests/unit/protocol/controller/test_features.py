@@ -56,7 +56,7 @@ def level(name: str, value: int) -> FeatureLevelRecord:
 
 
 def test_an_unsupported_level_is_not_replayed() -> None:
-    for record in (level(MV, 3), level("kraft.version", 1)):
+    for record in (level(MV, 4), level("kraft.version", 1)):
         with pytest.raises(ProtocolInvariantError, match="not supported"):
             bench().apply([record])
 

@@ -18,7 +18,7 @@ from protocol.controller.recovery_requests import ELECTIONS_TIMER
 from protocol.errors import ErrorCode
 from protocol.events.base import Trace
 from protocol.events.registry import detail_of
-from protocol.features import Generation
+from protocol.features import METADATA_VERSION, Generation
 from protocol.messages.admin import AdminRequest, AdminResponse, MetadataRequest
 from protocol.messages.base import Message, Response
 from protocol.messages.cluster import DescribeClusterRequest
@@ -27,7 +27,7 @@ from protocol.messages.control import BrokerHeartbeatResponse, BrokerRegistratio
 from protocol.messages.metadata_batch import pack_records
 from protocol.messages.partitions import ElectionType
 from protocol.messages.quorum import QuorumFetchResponse, QuorumRequest, RemoveVoterRequest
-from protocol.messages.records import MetadataRecord
+from protocol.messages.records import FeatureLevelRecord, MetadataRecord, RegisterControllerRecord
 from protocol.messages.topics import DescribeTopicRequest
 from protocol.nodes.broker_sessions import SESSION_PREFIX
 from protocol.quorum.context import ELECTION_TIMER
@@ -106,9 +106,15 @@ class QuorumControllerScript(Script):
         self.bench.follow(*batches, committed=committed)
 
     def records(self, command: Command) -> Iterator[MetadataRecord]:
-        """`brokers 3,4`: registrations; `fenced 2`; `leader`: 1001 begins its epoch."""
+        """`brokers 3,4`: registrations; `fenced 2`; `leader`: 1001 begins its epoch; `level 3`; `registered`: an
+        earlier process of this controller.
+        """
         if command.name == "leader":
             yield leader_change(1001)
+        elif command.name == "level":
+            yield FeatureLevelRecord(name=METADATA_VERSION, feature_level=int(command.next()))
+        elif command.name == "registered":
+            yield RegisterControllerRecord(controller_id=ME, incarnation_id="earlier")
         elif command.name == "brokers":
             yield from registrations(numbers(command.next()))
         else:
@@ -139,13 +145,16 @@ class QuorumControllerScript(Script):
         self.bench.receive(broker, replace(known, high_watermark=known.high_watermark - behind))
 
     def do_ask(self, command: Command) -> None:
-        """`ask create u id=13`, `ask describe u`, `ask metadata u`, `ask cluster`, `ask elect`, `ask remove-me`."""
+        """`ask create u id=13`, `ask describe u`, `ask metadata u`, `ask cluster`, `ask elect`, `ask remove-me`,
+        `ask level`, `ask unregister-me`."""
         kind, topic, number = command.next(), command.next("t"), command.number("id", 0)
         requests: dict[str, Message] = {
             "create": admin_requests.create_topic(topic, ((0,),)),
             "describe": DescribeTopicRequest(correlation_id=0, topics=(topic,)),
             "metadata": MetadataRequest(correlation_id=0, topic=topic),
             "cluster": DescribeClusterRequest(correlation_id=0),
+            "level": admin_requests.update_feature(METADATA_VERSION, 3),
+            "unregister-me": admin_requests.unregister_controller(ME),
             "elect": admin_requests.elect_leader("t", 0, ElectionType.LONGEST_LOG_BALANCED),
             "remove-me": RemoveVoterRequest(correlation_id=0, voter_id=ME, voter_uuid=KEYS[ME].uuid),
         }
