@@ -25,7 +25,7 @@ from experiments.conformance.shapes import Difference
 from experiments.support.errors import InputError
 
 SHOWN_ROWS = 5
-Events = Enum("Events", {kind: kind for kind in (*recorder.KINDS, recorder.RAFT) if kind != "decisions"})  # type: ignore[misc]
+Events = Enum("Events", {kind: kind for kind in (*recorder.KINDS, *recorder.RAFT_SINCE) if kind != "decisions"})  # type: ignore[misc]
 
 
 def conformance(
