@@ -71,7 +71,7 @@ def record(
     traces: Annotated[bool, flag("--traces", "Record event sequences, not changes of single partitions.")] = False,
     events: Annotated[
         Events | None,
-        option(None, "What the sequences are about: one partition (the default), or several topics.", "--events"),
+        option(None, "What the sequences are about; the default is one partition.", "--events"),
     ] = None,
     out: Annotated[Path | None, option("FILE", "The file of vectors, compressed if it ends in .gz.")] = None,
     jars: Annotated[

@@ -1,5 +1,6 @@
 package org.apache.kafka.raft;
 
+import java.io.IOException;
 import java.lang.reflect.Array;
 import java.lang.reflect.Constructor;
 import java.lang.reflect.Field;
@@ -24,6 +25,7 @@ import java.util.Set;
 import java.util.TreeMap;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
+import java.util.stream.Stream;
 import org.apache.kafka.common.Uuid;
 import org.apache.kafka.common.config.AbstractConfig;
 import org.apache.kafka.common.errors.TimeoutException;
@@ -143,6 +145,14 @@ final class RaftNode {
             return null;
         }));
         settle();
+    }
+
+    /** Deletes the snapshot and its folder. */
+    void close() throws IOException {
+        try (Stream<Path> files = Files.list(log.directory)) {
+            for (Path file : files.toList()) Files.delete(file);
+        }
+        Files.delete(log.directory);
     }
 
     void advance(int ms) {

@@ -82,6 +82,7 @@ public final class RaftRecorder {
         for (int row = 0; row < Integer.parseInt(args[2]); row++) {
             RaftRecorder oracle = new RaftRecorder(new Random(seed * 1_000_003 + row), joins);
             for (int step = 0; step < 20 && oracle.step(); step++) { }
+            oracle.node.close();
             out.println(Json.text(map("quorum", oracle.initial, "steps", oracle.steps)));
         }
         out.flush();
