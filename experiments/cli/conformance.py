@@ -25,7 +25,7 @@ from experiments.conformance.shapes import Difference
 from experiments.support.errors import InputError
 
 SHOWN_ROWS = 5
-Events = Enum("Events", {kind: kind for kind in (*recorder.KINDS, recorder.RAFT) if kind != "decisions"})  # type: ignore[misc]
+Events = Enum("Events", {kind: kind for kind in (*recorder.KINDS, *recorder.RAFT_SINCE) if kind != "decisions"})  # type: ignore[misc]
 
 
 def conformance(
@@ -71,7 +71,7 @@ def record(
     traces: Annotated[bool, flag("--traces", "Record event sequences, not changes of single partitions.")] = False,
     events: Annotated[
         Events | None,
-        option(None, "What the sequences are about: one partition (the default), or several topics.", "--events"),
+        option(None, "What the sequences are about; the default is one partition.", "--events"),
     ] = None,
     out: Annotated[Path | None, option("FILE", "The file of vectors, compressed if it ends in .gz.")] = None,
     jars: Annotated[

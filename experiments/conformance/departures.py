@@ -133,6 +133,8 @@ QUORUM_DEPARTURES: tuple[Departure, ...] = tuple(
         "leader-ignored-in-pre-vote": "isray follows a leader that it hears again: no election is needed any more.",
         "election-timeout-kept": "isray draws a new timeout in a new epoch, so that its candidate has the time to win.",
         "observer-keeps-leader": "isray becomes unattached, and looks for a leader among all servers (D2).",
+        "ended-leader-protected": "isray grants them from then on: no leader is left that an election could depose.",
+        "vote-repeated": "isray compares the logs each time: the disk of a static voter may have been replaced.",
         "epoch-before-voter-key": "isray takes nothing from a request that is for another disk (D24).",
         "uncommitted-removal-obeyed": "isray's voter may be elected until that is committed: it may alone have it.",
         "blocked-change-refused": "isray lets the change wait until its timeout (D11, D12, D15, D16).",

@@ -9,7 +9,8 @@ have an election timeout of 1,000 ms and a fetch timeout of 2,000 ms, so that wh
 After every event the answer is compared (error, epoch, leader, vote; end of the records, diverging epoch, snapshot and
 high watermark of a fetch, which knows no high watermark, so that no leader delays it), the node's role, epoch, leader,
 vote, high watermark, log end and voters, and that isray has requested every vote that Kafka
-requests, which may wait for the response to an earlier request. Not compared:
+requests, which may wait for the response to an earlier request. So may the requests by which a node makes itself a
+voter: isray has sent one before, and the same one unless the voters have changed since. Not compared:
 
 - a high watermark that Kafka does not know (-1): isray has that of its snapshot, and keeps one that it knew
 - the vote of a leader, which Kafka forgets, and with static voters the disk of the candidate: their names have none
@@ -26,6 +27,7 @@ from typing import Any
 from experiments.conformance.quorum_rows import (
     Advance,
     Answer,
+    Answered,
     Append,
     Batch,
     BeginEpoch,
@@ -40,6 +42,7 @@ from experiments.conformance.quorum_rows import (
     State,
     Vote,
     VoteAnswer,
+    VoterAnswer,
 )
 from experiments.conformance.shapes import Difference
 from experiments.engines.sim.disk import SimStorage
@@ -68,7 +71,9 @@ from protocol.messages.quorum import (
 from protocol.messages.records import MetadataRecord, UnregisterBrokerRecord
 from protocol.quorum import state_file
 from protocol.quorum.context import QuorumConfig
+from protocol.quorum.election import Role
 from protocol.quorum.log import SNAPSHOT_FILE, Snapshot
+from protocol.quorum.membership import VoterRequest, joining_request
 from protocol.quorum.replica import QuorumReplica
 from protocol.quorum.state_file import QuorumState
 from protocol.quorum.voters import NO_UUID, ReplicaKey, VoterSet
@@ -97,6 +102,7 @@ def differences(row: QuorumRow, kafka_rules: frozenset[str] = frozenset()) -> tu
             *node.compare_answer(f"steps[{index}].completed", step.completed, node.completed),
             *node.compare_state(f"steps[{index}].state", step.state),
             *node.compare_votes(f"steps[{index}].votes", step.votes),
+            *node.compare_joins(f"steps[{index}].joins", step.joins),
         ]
     return tuple(unlike)
 
@@ -121,14 +127,22 @@ class _Node:
         self._asked = 0
         self._answers: dict[int, Response] = {}
         self._change: int | None = None
+        self._following: tuple[Role, Epoch, NodeId] | None = None
         self._round: set[str] = set()
         """The requests for votes of the latest election; `_votes`: of all since the last event."""
         self._votes: set[str] = set()
+        self._joins: set[str] = set()
+        """The requests to become a voter since it follows its leader."""
         self.completed: Response | None = None
         keys = [_replica(node, 1) for node in initial.voters]
         static = tuple(initial.voters) if initial.static else ()
         self._config = QuorumConfig(
-            CLUSTER, static, bootstrap=(2, 3), retention_bytes=UNLIMITED, kafka_rules=kafka_rules
+            CLUSTER,
+            static,
+            bootstrap=(2, 3),
+            retention_bytes=UNLIMITED,
+            joins=initial.joins,
+            kafka_rules=kafka_rules,
         )
         log = self._disk.open_log(METADATA_LOG)
         if not initial.static:
@@ -138,7 +152,7 @@ class _Node:
         for epoch, records in initial.batches:
             log.append(_batch(log.end_offset, epoch, [_DATA] * records))
         log.flush()
-        own = QuorumState(CLUSTER, _replica(NODE, 1).uuid)
+        own = QuorumState(CLUSTER, _replica(NODE, initial.disk).uuid)
         if initial.epoch >= 0:
             voted = None if initial.voted < 0 else _replica(initial.voted, 1)
             own = QuorumState(CLUSTER, own.uuid, initial.epoch, initial.leader, voted)
@@ -149,6 +163,7 @@ class _Node:
         self._timers.clear()
         self._open.clear()
         self._change = None
+        self._joins.clear()
         self._out = Outbox()
         self._replica = QuorumReplica(NODE, self._config, self._disk, _Shortest(0), self._out)
         self._replica.start(self._now_ms)
@@ -165,7 +180,7 @@ class _Node:
                 self._start()
             case Append():
                 self._replica.append(self._now_ms, [_DATA] * event.count)
-            case VoteAnswer() | FetchAnswer():
+            case VoteAnswer() | FetchAnswer() | VoterAnswer():
                 self._respond(event)
             case _:
                 sender, request = _request(event, next(self._ids))
@@ -197,6 +212,10 @@ class _Node:
         if requested:
             self._round = {f"{'pre_vote' if request.pre_vote else 'vote'}/{to}" for to, request in requested}
             self._votes |= self._round
+        following = (self._replica.role, self._replica.epoch, self._replica.leader)
+        if following != self._following:
+            self._following = following
+            self._joins.clear()
         for effect in effects:
             match effect:
                 case SetTimer():
@@ -205,27 +224,27 @@ class _Node:
                     self._timers.pop(effect.name, None)
                 case Send(to=to, message=Request() as request):
                     self._open.append((to, request))
+                    if isinstance(request, VoterRequest):
+                        self._joins.add(_joining(request, to))
                 case Send(message=Response() as response):
                     self._answers[response.correlation_id] = response
 
-    def _respond(self, event: VoteAnswer | FetchAnswer) -> None:
+    def _respond(self, event: Answered) -> None:
         for to, request in reversed(self._open):
             if isinstance(event, VoteAnswer) and isinstance(request, VoteRequest):
                 asked = (to, request.candidate_epoch, request.pre_vote)
                 if asked == (event.sender, event.asked, event.pre_vote):
                     break
-            elif isinstance(event, FetchAnswer) and isinstance(request, QuorumFetchRequest):
+            elif not isinstance(event, VoteAnswer) and isinstance(request, _REQUESTS[type(event)]):
                 break
         else:
             return
-        fields: dict[str, Any] = {
-            "error": ErrorCode[event.error],
-            "leader_id": event.leader,
-            "leader_epoch": event.epoch,
-        }
+        fields: dict[str, Any] = {"error": ErrorCode[event.error]}
+        if not isinstance(event, VoterAnswer):
+            fields |= {"leader_id": event.leader, "leader_epoch": event.epoch}
         if isinstance(event, VoteAnswer):
             fields["vote_granted"] = event.granted
-        else:
+        elif isinstance(event, FetchAnswer):
             fields |= {
                 "high_watermark": event.high_watermark,
                 "batches": self._batches(event.batches),
@@ -280,6 +299,14 @@ class _Node:
         missing = sorted(set(recorded) - self._votes)
         return [Difference(what, missing, sorted(self._votes))] if missing else []
 
+    def compare_joins(self, what: str, recorded: tuple[str, ...]) -> list[Difference]:
+        replica, sent = self._replica, set(self._joins)
+        request = joining_request(replica.key, replica.voters, correlation_id=0)
+        if sent and request is not None:
+            sent.add(_joining(request, replica.leader))
+        missing = sorted(set(recorded) - sent)
+        return [Difference(what, missing, sorted(sent))] if missing else []
+
     def compare_answer(self, what: str, recorded: Answer | None, response: Response | None) -> list[Difference]:
         expected = None if recorded is None else recorded.model_dump(exclude_none=True)
         found = None if response is None else _fields(response)
@@ -313,6 +340,8 @@ def _fields(response: Response) -> dict[str, object]:
     return found
 
 
+_REQUESTS = {FetchAnswer: (QuorumFetchRequest,), VoterAnswer: (AddVoterRequest, RemoveVoterRequest)}
+"""The kinds of a request that such a response may be to."""
 _DATA = UnregisterBrokerRecord(broker_id=9, broker_epoch=0)
 
 
@@ -326,6 +355,12 @@ def _changes(before: VoterSet, after: VoterSet) -> list[ControlRecord]:
     removed = [RemoveVoterRecord(voter_id=key.id, voter_uuid=key.uuid) for key in before.keys if key not in after]
     added = [AddVoterRecord(voter_id=key.id, voter_uuid=key.uuid) for key in after.keys if key not in before]
     return [*removed, *added]
+
+
+def _joining(request: VoterRequest, to: NodeId) -> str:
+    kind = "add_voter" if isinstance(request, AddVoterRequest) else "remove_voter"
+    node, disk = _key(ReplicaKey(request.voter_id, request.voter_uuid))
+    return f"{kind}/{node}/{disk} to {to}"
 
 
 def _replica(node: int, disk: int) -> ReplicaKey:

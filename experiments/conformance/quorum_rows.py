@@ -100,8 +100,19 @@ class FetchAnswer(StrictModel):
     diverging_end: int = -1
 
 
+class VoterAnswer(StrictModel):
+    """The response to the newest request by which the node makes itself a voter."""
+
+    type: Literal["voter_response"]
+    sender: int
+    kind: Literal["add_voter", "remove_voter"]
+    error: str
+
+
+Answered = VoteAnswer | FetchAnswer | VoterAnswer
+"""A response to a request of the node's own."""
 Event = Annotated[
-    Advance | Restart | Append | Vote | BeginEpoch | EndEpoch | Fetch | ChangeVoter | VoteAnswer | FetchAnswer,
+    Advance | Restart | Append | Vote | BeginEpoch | EndEpoch | Fetch | ChangeVoter | Answered,
     Field(discriminator="type"),
 ]
 
@@ -135,12 +146,14 @@ class Step(StrictModel):
     answer: Answer | None
     completed: Answer | None
     votes: tuple[str, ...]
+    joins: tuple[str, ...] = ()
     state: State
 
 
 class Initial(StrictModel):
-    """The disk and configuration of the node; the log begins at `start`, below which is a snapshot with the voters.
-    `epoch` is that of the election state, -1: there is none."""
+    """The disk and configuration of the node; the log begins at `start`, below which is a snapshot with the voters,
+    each on its disk 1. `epoch` is that of the election state, -1: there is none. With `joins` the node makes itself a
+    voter (`controller.quorum.auto.join.enable`)."""
 
     static: bool
     voters: tuple[int, ...]
@@ -150,6 +163,8 @@ class Initial(StrictModel):
     epoch: int
     leader: int
     voted: int
+    disk: int = 1
+    joins: bool = False
     state: State
 
 

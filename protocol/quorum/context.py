@@ -24,8 +24,8 @@ from protocol.errors import ErrorCode, ForeignDirectoryError
 from protocol.ids import METADATA_LOG, NO_LEADER, Epoch, NodeId, Offset, TimeMs
 from protocol.messages.quorum import FETCH_BYTES, QuorumRequest, QuorumResponse, VoteRequest
 from protocol.quorum import state_file
-from protocol.quorum.election import Role, VotingState
-from protocol.quorum.kafka_rules import UNCOMMITTED_REMOVAL_OBEYED
+from protocol.quorum.election import LogEnd, Role, VotingState, can_grant_vote
+from protocol.quorum.kafka_rules import ENDED_LEADER_PROTECTED, UNCOMMITTED_REMOVAL_OBEYED, VOTE_REPEATED
 from protocol.quorum.log import QuorumLog
 from protocol.quorum.state_file import QuorumState, disk_uuid
 from protocol.quorum.voters import NO_UUID, ReplicaKey, VoterSet, matches_voter
@@ -150,9 +150,18 @@ class QuorumContext:
     def voters(self) -> VoterSet:
         return self.log.voters.latest
 
-    @property
-    def voting_state(self) -> VotingState:
-        return VotingState(self.role, self.leader, self.state.voted, self.has_fetched, self.log.end)
+    def grants_vote(self, candidate: ReplicaKey, log_end: LogEnd, *, pre_vote: bool) -> bool:
+        """Whether it grants a candidate whose log ends at `log_end` its vote, or would (`pre_vote`)."""
+        voted = self.state.voted
+        is_repeated = not pre_vote and voted is not None and matches_voter(voted, candidate)
+        if is_repeated and self.config.decides(VOTE_REPEATED):
+            log_end = max(log_end, self.log.end)
+        state = VotingState(self.role, self.leader, voted, self.has_fetched, self.log.end)
+        return self.can_vote and can_grant_vote(state, candidate, log_end, pre_vote=pre_vote)
+
+    def forget_fetches(self) -> None:
+        """Its leader leads no more: no fetch is delayed there, and an election deposes nobody."""
+        self.has_fetched = self.has_fetched and self.config.decides(ENDED_LEADER_PROTECTED)
 
     def membership(self, voters: VoterSet) -> ReplicaKey | None:
         """The key under which this replica is in a voter set, None if it is not. A set without uuids matches by id."""

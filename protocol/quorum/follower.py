@@ -35,12 +35,15 @@ class _Download:
 
 
 class QuorumFollower:
-    """`leaders_high_watermark` is the highest that a leader has reported, `pending_request_id` the newest request."""
+    """`leaders_high_watermark` is the highest that a leader has reported, `pending_request_id` the newest request,
+    `has_followed` whether it has followed a leader since its start.
+    """
 
     def __init__(self, context: QuorumContext) -> None:
         self._context = context
         self.pending_request_id: int | None = None
         self._bootstrap_tries = 0
+        self.has_followed = False
         self.leaders_high_watermark: Offset = 0
         self._download: _Download | None = None
 
@@ -104,7 +107,7 @@ class QuorumFollower:
         context = self._context
         if not self._is_from_leader(sender, response):
             if sender == context.leader and context.has_fetched:
-                context.has_fetched = False  # it no longer leads: no fetch is delayed there
+                context.forget_fetches()
                 self._set_fetch_timer(now_ms)
             return
         self._record_leader_contact(now_ms)
@@ -165,6 +168,7 @@ class QuorumFollower:
 
     def reset_fetch_timeout(self, now_ms: TimeMs) -> None:
         context = self._context
+        self.has_followed = True
         context.out.set_timer(
             ELECTION_TIMER, now_ms + context.config.fetch_ms, idle_with=context.leader, echoes=FETCH_TIMER
         )

@@ -24,8 +24,9 @@ CANDIDACY_RESUMED = _declare(
 )
 LEADER_WITHOUT_ENDPOINT = _declare(
     "leader-without-endpoint",
-    kafka="A replica whose leader is not among the voters of its log starts unattached.",
-    source="QuorumState.initialize",
+    kafka="A replica whose leader is not among the voters of its log starts unattached, and asks for pre-votes until "
+    "it hears from a leader.",
+    source="QuorumState.initialize, KafkaRaftClient.prospectiveTransitionAfterElectionLoss",
 )
 RESIGNED_ENTERS_NEXT_EPOCH = _declare(
     "resigned-enters-next-epoch",
@@ -51,6 +52,17 @@ OBSERVER_KEEPS_LEADER = _declare(
     "observer-keeps-leader",
     kafka="An observer whose leader is silent stays its follower while it asks the other servers.",
     source="KafkaRaftClient.pollFollowerAsObserver",
+)
+ENDED_LEADER_PROTECTED = _declare(
+    "ended-leader-protected",
+    kafka="A follower that has fetched rejects pre-votes for its fetch timeout, also after its leader said that it "
+    "leads no more.",
+    source="FollowerState.canGrantVote",
+)
+VOTE_REPEATED = _declare(
+    "vote-repeated",
+    kafka="The candidate that has the vote gets it again without a comparison of the logs.",
+    source="QuorumState.unattachedOrProspectiveCanGrantVote",
 )
 EPOCH_BEFORE_VOTER_KEY = _declare(
     "epoch-before-voter-key",

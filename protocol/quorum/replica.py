@@ -57,7 +57,7 @@ from protocol.messages.quorum import (
 from protocol.messages.records import MetadataRecord
 from protocol.quorum import kafka_rules as rules
 from protocol.quorum.context import ELECTION_TIMER, FETCH_TIMER, JOIN_TIMER, QuorumConfig, QuorumContext
-from protocol.quorum.election import FOLLOWER, Election, Role, can_grant_vote, is_electing
+from protocol.quorum.election import FOLLOWER, Election, Role, is_electing
 from protocol.quorum.follower import QuorumFollower
 from protocol.quorum.leader import BEGIN_TIMER, CHANGE_TIMER, VOTER_TIMER_PREFIX, QuorumLeader
 from protocol.quorum.leader_state import LeaderState
@@ -307,7 +307,8 @@ class QuorumReplica:
 
     @property
     def _has_leader(self) -> bool:
-        return self.leader not in (NO_LEADER, self.key.id)
+        """Whether it knows a leader that it has followed."""
+        return self._follower.has_followed and self.leader not in (NO_LEADER, self.key.id)
 
     def _become_follower(self, now_ms: TimeMs, epoch: Epoch, leader: NodeId) -> None:
         if epoch > self.epoch:
@@ -338,7 +339,7 @@ class QuorumReplica:
                 raise ProtocolInvariantError(f"epoch {epoch} has two leaders, {context.leader} and {leader}")
             again = from_leader and context.role is not FOLLOWER
             if self._decides(rules.LEADER_IGNORED_IN_PRE_VOTE):
-                again = context.role is Role.UNATTACHED
+                again = not self._follower.has_followed
             if again or context.leader == NO_LEADER:
                 self._become_follower(now_ms, epoch, leader)
 
@@ -402,7 +403,7 @@ class QuorumReplica:
             return
         candidate, pre_vote = ReplicaKey(request.candidate_id, request.candidate_uuid), request.pre_vote
         log_end = (request.last_offset_epoch, request.last_offset)
-        granted = context.can_vote and can_grant_vote(context.voting_state, candidate, log_end, pre_vote=pre_vote)
+        granted = context.grants_vote(candidate, log_end, pre_vote=pre_vote)
         if granted and not pre_vote and context.state.voted is None:
             context.save(voted=candidate)
             context.reset_election_timer(now_ms)
@@ -457,7 +458,7 @@ class QuorumReplica:
             if place == 0:
                 self._become_prospective(now_ms)
             else:
-                context.has_fetched = False
+                context.forget_fetches()
                 wait_ms = min(place * context.backoff_ms(), self.config.fetch_ms)
                 self._out.set_timer(ELECTION_TIMER, now_ms + wait_ms)
 

@@ -10,11 +10,15 @@ from typer.testing import CliRunner, Result
 
 from experiments.cli.main import application
 from experiments.conformance.decisions import replay_file
-from experiments.conformance.recorder.record import KINDS
+from experiments.conformance.recorder.record import KINDS, RAFT_SINCE
 
 DATA = Path(__file__).parents[1] / "data"
 RELEASES = ("4.0.2", "4.1.0", "4.1.1", "4.2.0", "4.3.1", "4.4.0")
 """Of each line of the recorder's, and of each behaviour, at least one."""
+RECORDED = [
+    *((kafka, kind) for kafka in RELEASES for kind in KINDS),
+    *((kafka, kind) for kafka in RELEASES for kind, since in RAFT_SINCE.items() if kafka >= since),
+]
 
 
 def record(kafka: str, kind: str, seed: int, rows: int, out: Path) -> Result:
@@ -23,8 +27,7 @@ def record(kafka: str, kind: str, seed: int, rows: int, out: Path) -> Result:
     return CliRunner().invoke(application(), [*line, *events])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("kafka", RELEASES)
+@pytest.mark.parametrize(("kafka", "kind"), RECORDED)
 def test_what_a_release_answers_departs_by_declared_rules_only(kafka: str, kind: str, tmp_path: Path) -> None:
     out = tmp_path / "rows.jsonl.gz"
     assert record(kafka, kind, 17, 40, out).exit_code == 0
@@ -38,6 +41,8 @@ def test_what_a_release_answers_departs_by_declared_rules_only(kafka: str, kind:
         ("decisions", 20261125, 3000, "partition_change_kafka_4.4.0"),
         ("partition", 20261126, 400, "controller_traces_kafka_4.4.0"),
         ("cluster", 777004, 60, "cluster_traces_kafka_4.4.0"),
+        ("raft", 2, 300, "quorum_traces_kafka_4.4.0_seed_2"),
+        ("raft-join", 1, 100, "quorum_joins_kafka_4.4.0_seed_1"),
     ],
 )
 def test_the_shipped_vectors_are_recorded_again_byte_by_byte(

@@ -23,11 +23,11 @@ from experiments.support.errors import InputError
 
 SOURCES = Path(__file__).with_name("java")
 PROGRAM = "org.apache.kafka.controller.Recorder"
-RAFT = "raft"
-"""The kind of a row of events of one KafkaRaftClient, a replica of the metadata log; all other kinds are in `KINDS`."""
 RAFT_PROGRAM = "org.apache.kafka.raft.RaftRecorder"
-RAFT_SINCE = "4.1.0"
-"""The first release whose client the recorder compiles against."""
+RAFT_SINCE: Mapping[str, str] = {"raft": "4.1.0", "raft-join": "4.2.0"}
+"""The kinds of a row of events of one KafkaRaftClient, a replica of the metadata log, and the first release of each:
+4.1.0 is the first whose client the recorder compiles against, 4.2.0 the first whose client makes itself a voter. All
+other kinds are in `KINDS`."""
 KINDS: Mapping[str, str] = {
     "decisions": "changes of single partitions",
     "partition": "event sequences of one partition",
@@ -82,23 +82,24 @@ def _numbers(release: str) -> list[int]:
 
 def require_recordable(release: str, kind: str) -> None:
     """InputError for an exact release of which this kind cannot be recorded."""
-    if kind == RAFT and _numbers(release) < _numbers(RAFT_SINCE):
-        raise InputError("--kafka", "", release, f"{RAFT_SINCE} or newer with --events {RAFT}")
+    since = RAFT_SINCE.get(kind)
+    if since is not None and _numbers(release) < _numbers(since):
+        raise InputError("--kafka", "", release, f"{since} or newer with --events {kind}")
 
 
 def recorded(release: str, kind: str, seed: int, rows: int, jars: Sequence[Path], tools: Path) -> bytes:
     """The content of a file of vectors: the release, then the rows. `tools` is the folder of `javac` and `java`.
     RecorderError where it fails."""
     sources = [*SOURCES.glob("*.java"), *(SOURCES / line_of(release)).glob("*.java")]
-    program, arguments = PROGRAM, [kind, str(seed), str(rows)]
-    if kind == RAFT:
-        sources = [SOURCES / "Json.java", *(SOURCES / RAFT).glob("*.java")]
-        program, arguments = RAFT_PROGRAM, arguments[1:]
+    program = PROGRAM
+    if kind in RAFT_SINCE:
+        sources = [SOURCES / "Json.java", *(SOURCES / "raft").glob("*.java")]
+        program = RAFT_PROGRAM
     path = os.pathsep.join(map(str, jars))
     with tempfile.TemporaryDirectory(prefix="isray-recorder-") as classes:
         _run(tools / "javac", "-nowarn", "-cp", path, "-d", classes, *map(str, sources))
         path = os.pathsep.join((classes, path))
-        content = _run(tools / "java", "-XX:+UseSerialGC", "-cp", path, program, *arguments)
+        content = _run(tools / "java", "-XX:+UseSerialGC", "-cp", path, program, kind, str(seed), str(rows))
     return json.dumps({"kafka_release": release}).encode() + b"\n" + content
 
 

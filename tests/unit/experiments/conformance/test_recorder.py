@@ -76,8 +76,8 @@ def test_a_file_begins_with_the_release_and_has_no_time_in_it(
 
 def test_events_of_the_quorum_are_recorded_by_a_program_of_their_own(libs: Path, tools: Callable[..., Path]) -> None:
     java = tools(java='#!/bin/sh\necho "$*"\n')
-    said = record(libs, java, "--traces", "--events", "raft").stdout.splitlines()
-    assert said[1].endswith(" org.apache.kafka.raft.RaftRecorder 1 1")
+    said = record(libs, java, "--traces", "--events", "raft-join").stdout.splitlines()
+    assert said[1].endswith(" org.apache.kafka.raft.RaftRecorder raft-join 1 1")
 
 
 @pytest.mark.parametrize(
@@ -90,6 +90,10 @@ def test_events_of_the_quorum_are_recorded_by_a_program_of_their_own(libs: Path,
         (
             ["--kafka", "4.0.1", "--traces", "--events", "raft"],
             "--kafka: found 4.0.1; allowed: 4.1.0 or newer with --events raft",
+        ),
+        (
+            ["--kafka", "4.1.2", "--traces", "--events", "raft-join"],
+            "--kafka: found 4.1.2; allowed: 4.2.0 or newer with --events raft-join",
         ),
         (["--out", "/nowhere/rows"], "--out: found /nowhere/rows: No such file or directory; allowed: a file in"),
     ],

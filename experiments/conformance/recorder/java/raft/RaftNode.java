@@ -1,5 +1,6 @@
 package org.apache.kafka.raft;
 
+import java.io.IOException;
 import java.lang.reflect.Array;
 import java.lang.reflect.Constructor;
 import java.lang.reflect.Field;
@@ -24,6 +25,7 @@ import java.util.Set;
 import java.util.TreeMap;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
+import java.util.stream.Stream;
 import org.apache.kafka.common.Uuid;
 import org.apache.kafka.common.config.AbstractConfig;
 import org.apache.kafka.common.errors.TimeoutException;
@@ -53,12 +55,16 @@ final class RaftNode {
     /** The versions of kraft.version. */
     static final SupportedVersionRange FEATURES = new SupportedVersionRange((short) 0, (short) 1);
     static final int TICK_MS = 100;
-    /** How often the node is polled without a message in an instant, so that all that is due has happened. */
+    /**
+     * How often the node is polled after the last message in an instant, so that all that is due has happened. A queue
+     * that is empty by its own account may still hold wakeups (to 4.3), behind which the next message waits.
+     */
     private static final int POLLS = 6;
     private static final int ELECTION_MS = 1_000;
     private static final int FETCH_MS = 2_000;
 
     final int id;
+    final int disk;
     final Clock clock = new Clock();
     final Log log;
     /** The newest open request by kind and destination. */
@@ -74,12 +80,16 @@ final class RaftNode {
     private int correlationId;
     KafkaRaftClient<String> client;
 
-    RaftNode(int id, boolean isStatic, List<Integer> voters, long start, int startEpoch) throws Exception {
+    /** The voters are on their disks 1. A node that joins makes itself a voter where the release can. */
+    RaftNode(int id, int disk, boolean joins, boolean isStatic, List<Integer> voters, long start, int startEpoch)
+            throws Exception {
         this.id = id;
+        this.disk = disk;
         log = new Log(start, startEpoch);
         options.put(QuorumConfig.QUORUM_ELECTION_TIMEOUT_MS_CONFIG, ELECTION_MS);
         options.put(QuorumConfig.QUORUM_FETCH_TIMEOUT_MS_CONFIG, FETCH_MS);
         options.put(QuorumConfig.QUORUM_LINGER_MS_CONFIG, 0);
+        if (joins) options.put("controller.quorum.auto.join.enable", true);
         Map<Integer, VoterSet.VoterNode> nodes = new TreeMap<>();
         for (int voter : voters) {
             if (isStatic) staticVoters.put(voter, address(voter));
@@ -124,7 +134,7 @@ final class RaftNode {
             .max(Comparator.comparingInt(Constructor::getParameterCount)).orElseThrow();
         @SuppressWarnings("unchecked")
         KafkaRaftClient<String> made = (KafkaRaftClient<String>) constructor.newInstance(
-            OptionalInt.of(id), new Uuid(1, id), new StringSerde(), proxy(NetworkChannel.class, this::network), queue,
+            OptionalInt.of(id), new Uuid(disk, id), new StringSerde(), proxy(NetworkChannel.class, this::network), queue,
             proxy(logType, log), MemoryPool.NONE, clock, proxy(ExpirationService.class, this::failAfter), 500, true,
             CLUSTER, staticVoters.isEmpty() ? servers : List.of(), endpoints(id), FEATURES, logContext,
             new Lowest(), new QuorumConfig(new AbstractConfig(QuorumConfig.CONFIG_DEF, options, false)));
@@ -135,6 +145,14 @@ final class RaftNode {
             return null;
         }));
         settle();
+    }
+
+    /** Deletes the snapshot and its folder. */
+    void close() throws IOException {
+        try (Stream<Path> files = Files.list(log.directory)) {
+            for (Path file : files.toList()) Files.delete(file);
+        }
+        Files.delete(log.directory);
     }
 
     void advance(int ms) {
@@ -148,8 +166,9 @@ final class RaftNode {
         for (long due : List.copyOf(expirations.keySet()))
             if (due <= clock.nowMs)
                 expirations.remove(due).forEach(it -> it.completeExceptionally(new TimeoutException()));
-        for (int poll = 0; poll < POLLS || !queue.isEmpty(); poll++) {
-            if (queue.isEmpty()) queue.wakeup();
+        for (int quiet = 0; quiet < POLLS;) {
+            quiet = queue.isEmpty() ? quiet + 1 : 0;
+            if (quiet > 0) queue.wakeup();
             client.poll();
         }
     }

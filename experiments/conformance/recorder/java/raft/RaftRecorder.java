@@ -19,15 +19,18 @@ import org.apache.kafka.common.protocol.Errors;
 import org.apache.kafka.controller.Json;
 
 /**
- * Records what one KafkaRaftClient does with random events: `RaftRecorder SEED ROWS` prints a JSON line for each
+ * Records what one KafkaRaftClient does with random events: `RaftRecorder KIND SEED ROWS` prints a JSON line for each
  * row. A row has the initial state and the steps: an event, its answer, the requests that the node sent,
- * and its state afterwards. Replicas are [id, disk]; disk 0 is no directory id.
+ * and its state afterwards. Replicas are [id, disk]; disk 0 is no directory id. In rows of the kind `raft-join` the
+ * node has no vote at first, and makes itself a voter.
  */
 public final class RaftRecorder {
     private static final TopicPartition LOG = Topic.CLUSTER_METADATA_TOPIC_PARTITION;
     private static final int NODE = 1;
 
     private final Random random;
+    private final boolean joins;
+    private final int disk;
     private final Map<Integer, Integer> leaders = new TreeMap<>();
     private final boolean isStatic;
     private final boolean isVoter;
@@ -36,16 +39,20 @@ public final class RaftRecorder {
     private final List<Map<String, Object>> steps = new ArrayList<>();
     private final Map<String, Object> initial;
     private CompletableFuture<ApiMessage> change;
+    /** Whether the node may miss changes of the voters in its log until it restarts. */
+    private boolean isTruncated;
 
-    private RaftRecorder(Random random) throws Exception {
+    private RaftRecorder(Random random, boolean joins) throws Exception {
         this.random = random;
-        isStatic = random.nextInt(3) == 0;
-        isVoter = random.nextInt(6) > 0;
+        this.joins = joins;
+        disk = joins && random.nextInt(3) > 0 ? 2 : 1;
+        isStatic = !joins && random.nextInt(3) == 0;
+        isVoter = !joins && random.nextInt(6) > 0;
         isAmbitious = isVoter && random.nextInt(3) > 0;
         boolean isAlone = !isStatic && random.nextInt(5) == 0;
-        List<Integer> voters = !isVoter ? List.of(2, 3) : isAlone ? List.of(1) : List.of(1, 2, 3);
+        List<Integer> voters = !isVoter && disk == 1 ? List.of(2, 3) : isAlone && !joins ? List.of(1) : List.of(1, 2, 3);
         long start = isStatic ? 0 : 5;
-        node = new RaftNode(NODE, isStatic, voters, start, 1);
+        node = new RaftNode(NODE, disk, joins, isStatic, voters, start, 1);
         List<List<Integer>> batches = new ArrayList<>();
         int epoch = isStatic ? 0 : 1;
         for (int batch = random.nextInt(4); batch > 0; batch--) {
@@ -55,7 +62,7 @@ public final class RaftRecorder {
             node.log.append(RaftNode.Records.data(node.log.end(), epoch, count));
         }
         epoch += random.nextInt(2);
-        int leader = epoch > 0 && voters.size() > 1 && random.nextInt(3) == 0 ? pick(2, 3) : -1;
+        int leader = epoch > 0 && voters.size() > 1 && (joins || random.nextInt(3) == 0) ? pick(2, 3) : -1;
         if (leader < 0 && isVoter && epoch > 0 && random.nextInt(6) == 0) leader = NODE;
         int voted = leader < 0 && isVoter && epoch > 0 && random.nextInt(3) == 0 ? pick(1, 2, 3) : -1;
         if (leader < 0 && voted < 0) epoch = -1;
@@ -63,16 +70,19 @@ public final class RaftRecorder {
         if (leader > 0) leaders.put(epoch, leader);
         initial = map("static", isStatic, "voters", voters, "start", start, "start_epoch", isStatic ? 0 : 1,
             "batches", batches, "epoch", epoch, "leader", leader, "voted", voted);
+        if (joins) initial.putAll(map("joins", true, "disk", disk));
         node.start();
         initial.put("state", state());
     }
 
     public static void main(String[] args) throws Exception {
-        long seed = Long.parseLong(args[0]);
+        boolean joins = args[0].equals("raft-join");
+        long seed = Long.parseLong(args[1]);
         PrintStream out = new PrintStream(System.out, false, StandardCharsets.UTF_8);
-        for (int row = 0; row < Integer.parseInt(args[1]); row++) {
-            RaftRecorder oracle = new RaftRecorder(new Random(seed * 1_000_003 + row));
+        for (int row = 0; row < Integer.parseInt(args[2]); row++) {
+            RaftRecorder oracle = new RaftRecorder(new Random(seed * 1_000_003 + row), joins);
             for (int step = 0; step < 20 && oracle.step(); step++) { }
+            oracle.node.close();
             out.println(Json.text(map("quorum", oracle.initial, "steps", oracle.steps)));
         }
         out.flush();
@@ -91,14 +101,25 @@ public final class RaftRecorder {
             return false;
         }
         TreeSet<String> votes = new TreeSet<>();
-        for (RaftRequest.Outbound request : node.sent)
+        TreeSet<String> joined = new TreeSet<>();
+        for (RaftRequest.Outbound request : node.sent) {
             if (request.data() instanceof VoteRequestData vote)
                 votes.add((vote.topics().get(0).partitions().get(0).preVote() ? "pre_vote" : "vote") + "/"
                     + RaftNode.receiver(request));
+            else if (request.data() instanceof AddRaftVoterRequestData added)
+                joined.add(joining("add_voter", added.voterId(), added.voterDirectoryId(), request));
+            else if (request.data() instanceof RemoveRaftVoterRequestData removed)
+                joined.add(joining("remove_voter", removed.voterId(), removed.voterDirectoryId(), request));
+        }
         Map<String, Object> state = state();
         steps.add(map("event", event, "answer", answer, "completed", completed(), "votes", votes, "state", state));
+        if (joins) steps.get(steps.size() - 1).put("joins", joined);
         if (node.role().equals("leader")) leaders.put((int) state.get("epoch"), NODE);
         return true;
+    }
+
+    private static String joining(String kind, int voter, Uuid disk, RaftRequest.Outbound request) {
+        return kind + "/" + voter + "/" + disk.getMostSignificantBits() + " to " + RaftNode.receiver(request);
     }
 
     private Map<String, Object> state() throws Exception {
@@ -129,6 +150,7 @@ public final class RaftRecorder {
             boolean asks = node.role().equals("prospective") || node.role().equals("candidate");
             choice = leads ? 64 + random.nextInt(36) : asks ? 20 : random.nextInt(30) == 0 ? 91 : 0;
         }
+        if (joins) choice = pick(0, 0, 20, 20, 20, 20, choice);
         if (choice < 14) return map("type", "advance", "ms", RaftNode.TICK_MS * pick(2, 5, 9, 10, 15, 20, 30));
         if (choice < 32 && !node.open.isEmpty()) return response(epoch);
         if (choice < 50) {
@@ -153,7 +175,7 @@ public final class RaftRecorder {
             int leader = leaderOf(ended);
             if (leader == NODE || ended == 0) return null;
             return map("type", "end_epoch", "leader", leader, "epoch", ended, "successors",
-                List.of(List.of(NODE, 1), List.of(5 - leader, 1)));
+                List.of(List.of(NODE, disk), List.of(5 - leader, 1)));
         }
         if (choice < 82 || leads && choice < 86) {
             boolean fits = random.nextInt(4) > 0;
@@ -191,6 +213,11 @@ public final class RaftRecorder {
                 "pre_vote", asked.preVote(), "granted", granted, "epoch", later, "leader", leader,
                 "error", later == epoch ? "NONE" : "FENCED_LEADER_EPOCH");
         }
+        boolean isAddition = request.data() instanceof AddRaftVoterRequestData;
+        if (isAddition || request.data() instanceof RemoveRaftVoterRequestData)
+            return map("type", "voter_response", "sender", from, "kind", isAddition ? "add_voter" : "remove_voter",
+                "error", List.of("NONE", "NONE", "REQUEST_TIMED_OUT", "NOT_LEADER_OR_FOLLOWER",
+                    isAddition ? "DUPLICATE_VOTER" : "VOTER_NOT_FOUND").get(random.nextInt(5)));
         if (!(request.data() instanceof FetchRequestData)) return null;
         boolean leads = later == epoch && node.client.quorum().leaderIdOrSentinel() == from;
         if (!leads || random.nextInt(8) == 0) {
@@ -212,9 +239,11 @@ public final class RaftRecorder {
         List<Map<String, Object>> batches = new ArrayList<>();
         if (node.log.lastEpoch() < epoch) batches.add(map("epoch", epoch, "leader_change", from, "count", 1));
         if (random.nextBoolean()) batches.add(map("epoch", epoch, "count", 1 + random.nextInt(3)));
-        if (!isStatic && random.nextInt(4) == 0) {
+        if (!isStatic && random.nextInt(4) == 0 && !(joins && isTruncated)) {
             List<List<Integer>> voters = new ArrayList<>(voters());
             List<Integer> changed = List.of(pick(1, 3, 4), 1);
+            if (joins && changed.get(0) == NODE)
+                changed = voters.stream().filter(voter -> voter.get(0) == NODE).findFirst().orElse(List.of(NODE, disk));
             if (voters.size() < 2 || !voters.remove(changed)) voters.add(changed);
             voters.sort((a, b) -> a.get(0) - b.get(0));
             if (voters.stream().map(voter -> voter.get(0)).distinct().count() == voters.size())
@@ -237,7 +266,9 @@ public final class RaftRecorder {
     private int disk() { return isStatic ? 1 : pick(1, 1, 1, 2); }
 
     private List<Integer> pickKey() {
-        return List.of(random.nextInt(12) == 0 ? 2 : NODE, pick(1, 1, 1, 1, 1, 0, 2));
+        int id = random.nextInt(12) == 0 ? 2 : NODE;
+        int asked = pick(1, 1, 1, 1, 1, 0, 2);
+        return List.of(id, asked == 0 || disk == 1 ? asked : 3 - asked);
     }
 
     private int pick(int... values) { return values[random.nextInt(values.length)]; }
@@ -247,9 +278,10 @@ public final class RaftRecorder {
     private Object apply(Map<String, Object> event) throws Exception {
         switch ((String) event.get("type")) {
             case "advance": node.advance(number(event, "ms")); return null;
-            case "restart": node.start(); return null;
+            case "restart": node.start(); isTruncated = false; return null;
             case "append": node.append(number(event, "count")); return null;
             case "vote_response", "fetch_response": respond(event); return null;
+            case "voter_response": respondToJoining(event); return null;
             default:
                 CompletableFuture<ApiMessage> future = node.request(message(event), version(event));
                 for (RaftRequest.Outbound asked : List.copyOf(node.open.values()))
@@ -386,6 +418,7 @@ public final class RaftRecorder {
         var part = data.responses().get(0).partitions().get(0);
         part.currentLeader().setLeaderId(leader).setLeaderEpoch(epoch);
         if (event.get("kind").equals("diverging")) {
+            isTruncated = true;
             part.setDivergingEpoch(new FetchResponseData.EpochEndOffset().setEpoch(number(event, "diverging_epoch"))
                 .setEndOffset(number(event, "diverging_end")));
         } else if (event.get("kind").equals("records")) {
@@ -393,6 +426,15 @@ public final class RaftRecorder {
             RaftNode.Records.set(part, records((List<?>) event.get("batches")));
         }
         node.respond(request, data);
+    }
+
+    private void respondToJoining(Map<String, Object> event) {
+        boolean isAddition = event.get("kind").equals("add_voter");
+        short error = Errors.valueOf((String) event.get("error")).code();
+        node.respond(
+            node.open.get((isAddition ? "AddRaftVoterRequestData/" : "RemoveRaftVoterRequestData/") + event.get("sender")),
+            isAddition ? new AddRaftVoterResponseData().setErrorCode(error)
+                : new RemoveRaftVoterResponseData().setErrorCode(error));
     }
 
     private ByteBuffer records(List<?> batches) throws Exception {
