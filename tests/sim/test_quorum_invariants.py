@@ -24,8 +24,7 @@ from protocol.messages.quorum import (
     BeginQuorumEpochRequest,
     RemoveVoterRecord,
 )
-from protocol.quorum import election
-from protocol.quorum import replica as module
+from protocol.quorum import context, election
 from protocol.quorum.election import Role
 from protocol.quorum.replica import QuorumReplica
 from protocol.quorum.voters import ReplicaKey, VoterHistory, VoterSet
@@ -348,6 +347,6 @@ def test_a_healthy_leader_deposed_by_a_returning_voter_is_reported(monkeypatch: 
     def can_grant_vote(state: object, candidate: ReplicaKey, log_end: object, *, pre_vote: bool) -> bool:
         return pre_vote or original(state, candidate, log_end, pre_vote=pre_vote)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(module, "can_grant_vote", can_grant_vote)
+    monkeypatch.setattr(context, "can_grant_vote", can_grant_vote)
     bias = ChaosBias(sizes=(3,), static=True, faults=("snapshots",), steps=1)
     assert chaos.HEALTHY_LEADER_STAYS in {chaos.run(seed, bias).violation for seed in range(10)}
