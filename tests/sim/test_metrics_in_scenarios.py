@@ -71,7 +71,8 @@ def test_without_a_controller_there_are_no_metrics() -> None:
         (
             {"metrics": {OFFLINE: 1}, "leader": 1},
             "",
-            "exactly one of topic, broker, controller; voters, controller_broker, controller_epoch, metrics",
+            "exactly one of topic, broker, controller; voters, registered_controllers, controller_broker, "
+            "controller_epoch, metrics",
         ),
         ({"metrics": {OFFLINE: 1}, "topic": "t", "broker": 1}, "", "exactly one of topic, broker, controller"),
         (
