@@ -160,7 +160,7 @@ class QuorumContext:
         return self.can_vote and can_grant_vote(state, candidate, log_end, pre_vote=pre_vote)
 
     def forget_fetches(self) -> None:
-        """Its leader leads no more: no fetch is delayed there, and an election deposes nobody."""
+        """Its leader leads no more: no fetch is delayed there, and an election deposes no leader."""
         self.has_fetched = self.has_fetched and self.config.decides(ENDED_LEADER_PROTECTED)
 
     def membership(self, voters: VoterSet) -> ReplicaKey | None:
