@@ -6,6 +6,7 @@ where the metadata version has no registrations of controllers, in which case Ka
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -15,12 +16,14 @@ from experiments.cli.cluster_access import (
     CommandConfig,
     OwnCluster,
     Principal,
+    Target,
     administering,
     keep_options,
     target_of,
 )
 from experiments.cli.help import App
 from experiments.cli.output import Json, print_result
+from experiments.engines.admin_client import AdminClient
 from protocol.config import INT_MAX
 
 FAILING = "Error while executing cluster command"
@@ -57,10 +60,7 @@ def unregister(
 ) -> None:
     """Remove the registration of a broker that will not return."""
     target = target_of(bootstrap_server, name, as_json, command_config, principal, context)
-    with administering(target, FAILING) as admin:
-        admin.unregister_broker(broker_id)
-    done = f"Broker {broker_id} is no longer registered."
-    print_result(target.as_json, {"broker_id": broker_id, "unregistered": True}, typer.echo, done)
+    _unregister(target, AdminClient.unregister_broker, "broker", broker_id)
 
 
 @app.register("unregister-controller", "isray cluster unregister-controller --id 1002")
@@ -75,7 +75,11 @@ def unregister_controller(
 ) -> None:
     """Remove the registration of a controller that will not return; one that runs registers again."""
     target = target_of(bootstrap_server, name, as_json, command_config, principal, context)
+    _unregister(target, AdminClient.unregister_controller, "controller", controller_id)
+
+
+def _unregister(target: Target, remove: Callable[[AdminClient, int], object], role: str, node: int) -> None:
     with administering(target, FAILING) as admin:
-        admin.unregister_controller(controller_id)
-    done = f"Controller {controller_id} is no longer registered."
-    print_result(target.as_json, {"controller_id": controller_id, "unregistered": True}, typer.echo, done)
+        remove(admin, node)
+    done = f"{role.capitalize()} {node} is no longer registered."
+    print_result(target.as_json, {f"{role}_id": node, "unregistered": True}, typer.echo, done)

@@ -44,7 +44,7 @@ from experiments.conformance.quorum_rows import (
     VoteAnswer,
     VoterAnswer,
 )
-from experiments.conformance.shapes import Difference
+from experiments.conformance.shapes import Difference, compare_fields
 from experiments.engines.sim.disk import SimStorage
 from protocol.contract import CancelTimer, Outbox, Send, SetTimer
 from protocol.errors import ErrorCode
@@ -291,9 +291,7 @@ class _Node:
             found["voted"] = (voted[0], recorded.voted[1])
         if recorded.high_watermark == UNKNOWN:
             del expected["high_watermark"]
-        return [
-            Difference(f"{what}.{name}", value, found[name]) for name, value in expected.items() if value != found[name]
-        ]
+        return compare_fields(what, expected, found)
 
     def compare_votes(self, what: str, recorded: tuple[str, ...]) -> list[Difference]:
         missing = sorted(set(recorded) - self._votes)
@@ -311,16 +309,12 @@ class _Node:
         expected = None if recorded is None else recorded.model_dump(exclude_none=True)
         found = None if response is None else _fields(response)
         if expected is None or found is None:
-            return [] if expected is found else [Difference(what, expected, found)]
+            return compare_fields(what, expected, found)
         if expected.get("high_watermark") == UNKNOWN:
             del expected["high_watermark"]
         if found.get("diverging") == (NO_EPOCH, self._initial.start) and "diverging" in expected:
             found["diverging"] = (expected["diverging"][0], self._initial.start)
-        return [
-            Difference(f"{what}.{name}", value, found.get(name))
-            for name, value in expected.items()
-            if value != found.get(name)
-        ]
+        return compare_fields(what, expected, dict.fromkeys(expected) | found)
 
 
 def _fields(response: Response) -> dict[str, object]:

@@ -12,7 +12,8 @@ from typing import Any
 from experiments.conformance.departures import ALL_DEPARTURES
 from experiments.conformance.recorder.record import KINDS
 from experiments.reference.markdown import code, sections, table
-from experiments.reference.release_figures import FIGURES, ROWS, STUDY
+from experiments.reference.release_figures import FIGURES, ROWS, SHARES, STUDY
+from experiments.support.yaml_input import flow_yaml
 from protocol.kafka_release import GENERATION_RELEASES, RELEASE_CHANGES, KafkaRelease
 
 FILE = Path(__file__).resolve().parents[2] / "docs" / "kafka-releases.md"
@@ -95,10 +96,10 @@ def _scenarios(rows: list[Mapping[str, Any]]) -> Iterable[tuple[object, ...]]:
 
 
 def _settings() -> str:
-    return ", ".join(f"`{name}: {str(value).replace(chr(39), '')}`" for name, value in STUDY.items())
+    return ", ".join(f"`{name}: {flow_yaml(value)}`" for name, value in STUDY.items())
 
 
 def _study(rows: list[Mapping[str, Any]]) -> Iterable[tuple[object, ...]]:
     for row in rows:
-        shares = (f"{row[name]:.2%}" for name in ("offline_fraction", "reject_fraction"))
+        shares = (f"{row[name]:.2%}" for name in SHARES)
         yield code(row["release"]), row["partition_years"], row["losses"], *shares, row["other_trials"]

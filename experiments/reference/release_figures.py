@@ -23,7 +23,7 @@ from experiments.scenarios.loader import load_scenario
 from experiments.scenarios.model import Scenario
 from experiments.scenarios.runner import Runner
 from experiments.studies.design.model import CellParameters
-from experiments.studies.trace.kinds import Loss, Stamped, State
+from experiments.studies.trace.metrics import BY_NAME, measure
 from experiments.studies.trials.batch import trial_seed
 from experiments.studies.trials.estimators import run_cell_trial
 from experiments.support.atomic import write_text
@@ -46,9 +46,11 @@ STUDY: dict[str, object] = {
     "disk_loss_probability": 0.5,
 }
 TRIALS = 50
+SHARES = ("offline_fraction", "reject_fraction")
+"""The shares of time that the page has."""
 
 
-def measure() -> dict[str, Any]:
+def figures() -> dict[str, Any]:
     """All figures, as `release_figures.json` has them."""
     return {"recorded": list(_recorded()), "scenarios": list(_scenarios()), "study": list(_study())}
 
@@ -98,14 +100,13 @@ def _study() -> Iterator[dict[str, object]]:
         params = CellParameters.model_validate({**STUDY, "kafka_release": release.value})
         results = [run_cell_trial(params, trial_seed(SEED, trial)) for trial in range(TRIALS)]
         hashes[release] = [result.trace_hash for result in results]
-        rows = [result.rows for result in results]
-        offline, refusing, total = (sum(column) for column in zip(*map(_times, rows), strict=True))
+        measured = [measure(result.rows) for result in results]
+        shares = {name: sum(trial.values[BY_NAME[name].column] for trial in measured) for name in SHARES}
         yield {
             "release": release.value,
             "partition_years": TRIALS,
-            "losses": sum(isinstance(row.what, Loss) for trial in rows for row in trial),
-            "offline_fraction": offline / total,
-            "reject_fraction": refusing / total,
+            "losses": sum(trial.events[BY_NAME["loss_rate"].column] for trial in measured),
+            **{name: total / sum(trial.exposure for trial in measured) for name, total in shares.items()},
             "other_trials": sum(map(str.__ne__, hashes[_before(release)], hashes[release])),
         }
 
@@ -114,14 +115,5 @@ def _before(release: KafkaRelease) -> KafkaRelease:
     return {new: old for old, new in pairwise(KafkaRelease)}.get(release, release)
 
 
-def _times(rows: list[Stamped]) -> tuple[int, int, int]:
-    """How long a trial had no leader, or fewer than min ISR members, and how long it took, in ms."""
-    states = [(row.time_ms, row.what) for row in rows if isinstance(row.what, State)]
-    ends = [*(time for time, _ in states[1:]), rows[-1].time_ms]
-    lasting = [(end - begin, state) for (begin, state), end in zip(states, ends, strict=True)]
-    offline = sum(time for time, state in lasting if state.leader < 0)
-    return offline, sum(time for time, state in lasting if state.isr_size < state.min_isr), rows[-1].time_ms
-
-
 if __name__ == "__main__":
-    write_text(FIGURES, json.dumps(measure(), indent=1) + "\n")
+    write_text(FIGURES, json.dumps(figures(), indent=1) + "\n")
