@@ -7,8 +7,9 @@ with correlation: Zou, Psychological Methods 12, 2007), and the gain of pairing.
 The limits of the ratio are those of the difference of the logarithms, but not closer to 1 than those of the difference
 allow, 1 / (1 - low / r_b) and 1 + high / r_a: where few pairs differ, the logarithms are too narrow. Where a limit is 0
 it has no logarithm. Then the limits invert the test that the difference makes (Fieller, JRSS B 16, 1954; from limits:
-Newcombe, Statistical Methods in Medical Research 25, 2016): the interval has the t for which that of r_b - t r_a, by the
-formula of the difference, includes 0. At t = 1 this is the difference itself, so the two exclude no difference together.
+Newcombe, Statistical Methods in Medical Research 25, 2016): the interval has the t for which that of r_b - t r_a, by
+the formula of the difference, includes 0. At t = 1 this is the difference itself, so the two exclude no difference
+together.
 
 Two settings may meet the same events by structure: in every pair of trials both have the same value, down to rounding.
 Then the difference is not unknown, it is 0 under these failures, and more trials of them do not change that; only
