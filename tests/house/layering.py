@@ -37,7 +37,7 @@ STACKS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"reference"}),
     ),
     "experiments.studies": (
-        frozenset({"trace"}),
+        frozenset({"trace", "layouts"}),
         frozenset({"design"}),
         frozenset({"failures", "estimation", "logs"}),
         frozenset({"trials"}),
