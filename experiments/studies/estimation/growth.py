@@ -77,7 +77,8 @@ class Harms:
     @classmethod
     def none(cls) -> Harms:
         """Of a cause of which nothing was seen."""
-        return cls(np.zeros(0, np.int64), *np.zeros((5, 0)), {})
+        no = np.zeros(0)
+        return cls(np.zeros(0, np.int64), no, no, no, no, no, {})
 
     def ratios(self, factor: float) -> Array:
         """w(s) of each."""

@@ -180,9 +180,9 @@ def reweighting_of(study: StudyPlan, rows: pa.Table) -> list[Reweighting | None]
         for what, target in ((LOSS, INCIDENTS), (UNWRITABLE, WRITABLE)):
             of = each[each["what"] == what]
             names = ("events", "expected", "value", "weight", "weight_squares")
-            arrays = (of[name].to_numpy(float) for name in names)
+            arrays = {name: of[name].to_numpy(float) for name in names}
             trial = np.unique(of["trial"].to_numpy(), return_inverse=True)[1]
-            found[cell][target][str(cause)] = Harms(trial, *arrays, least)
+            found[cell][target][str(cause)] = Harms(trial=trial, cycles=least, **arrays)
     is_drawn = study.functions is not None and study.functions.failure_model is not None
     return [
         None
