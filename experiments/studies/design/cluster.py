@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Annotated, NamedTuple, cast
+from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
@@ -68,7 +68,7 @@ class PartitionClass(NamedTuple):
     members: tuple[tuple[int, int, int], ...]
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         """How many partitions there are."""
         return sum(count for _, count, _ in self.members)
 
@@ -98,7 +98,7 @@ class Cluster(WrittenModel):
     @property
     def counts(self) -> tuple[int, ...]:
         """The number of partitions of each class."""
-        return tuple(each.count for each in self.classes)
+        return tuple(each.size for each in self.classes)
 
     @property
     def replication_factor(self) -> int:
@@ -120,7 +120,7 @@ class Cluster(WrittenModel):
     def name_of(self, index: int) -> str:
         """The partitions of the class with that index, in words: `orders-3 and 24 more`."""
         topic, _, first = self.classes[index].members[0]
-        more = self.classes[index].count - 1
+        more = self.classes[index].size - 1
         return f"{self.topics[topic]}-{first}" + (f" and {more:,} more" if more else "")
 
 
@@ -131,7 +131,7 @@ CLUSTER = replace(
         f"min_insync_replicas, acks}}, ...], placement: FILE, {', '.join(RULES[:-1])} or {RULES[-1]}, "
         "scatter_width: N, seed: N}",
     ),
-    write=lambda value: cast(Cluster, value).words() if isinstance(value, Cluster) else "none",
+    write=lambda value: value.words() if isinstance(value, Cluster) else "none",
 )
 
 

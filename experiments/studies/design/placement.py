@@ -21,13 +21,12 @@ TOPIC = "t"
 
 
 class Simulated(NamedTuple):
-    """A partition of a trial, which stands for `count` partitions of the cluster."""
+    """A partition of a trial. In a whole cluster it stands for a class (`cluster.py`)."""
 
     name: TopicPartition
     replicas: tuple[NodeId, ...]
     min_insync_replicas: int
     acks: str
-    count: int = 1
 
 
 def simulated_partitions(params: CellParameters) -> tuple[Simulated, ...]:
@@ -41,7 +40,7 @@ def simulated_partitions(params: CellParameters) -> tuple[Simulated, ...]:
     for each in cluster.classes:
         topic = f"{TOPIC}-rf{len(each.replicas)}-min{each.min_insync_replicas}"
         name = TopicPartition(topic, sizes[topic])
-        found.append(Simulated(name, each.replicas, each.min_insync_replicas, each.acks, each.count))
+        found.append(Simulated(name, each.replicas, each.min_insync_replicas, each.acks))
         sizes[topic] += 1
     return tuple(found)
 

@@ -141,8 +141,8 @@ def _write(
 ) -> Iterator[pa.RecordBatch]:
     """What one task does: reads its batches, writes its files, yields their names."""
     files: dict[str, TableFile] = {}
-    for cell, first, stop, *known in _rows(parts):
-        trace = read_batch(store, Batch(cell, first, stop), *known, clusters[cell])
+    for cell, first, stop, partitions, acks_all in _rows(parts):
+        trace = read_batch(store, Batch(cell, first, stop), partitions, acks_all, clusters[cell])
         for table, make in makers.items():
             rows = make(trace)
             if table not in files:
