@@ -16,7 +16,7 @@ those that workers write and those of files, of whatever program.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Annotated, ClassVar, Final, NamedTuple, get_type_hints
 
@@ -129,11 +129,13 @@ class HwRegression(AtLeader):
 
 @immutable
 class Crash(Observation):
-    """The process of a broker ends. `failure`: `clean`, `unclean`, `lossy` or `disk`."""
+    """The process of a broker ends. `failure`: `clean`, `unclean`, `lossy` or `disk`. `cause`: in words, as `broker` or
+    `rack 0 power`; no part of the row's representation, of which digests of runs are made."""
 
     KIND = "crash"
     broker: OfNode
     failure: Detail
+    cause: str = field(default="", repr=False)
 
 
 @immutable
@@ -142,6 +144,27 @@ class Start(Observation):
 
     KIND = "start"
     broker: OfNode
+
+
+@immutable
+class Impaired(Observation):
+    """A broker is impaired from now on. `impairment`: its kind, as in records (`isolated`, `paused`); `cause`: in
+    words, as `rack 0 switch`."""
+
+    KIND = "impaired"
+    broker: OfNode
+    impairment: Detail
+    cause: str = ""
+
+
+@immutable
+class Restored(Observation):
+    """The impairment of the broker has ended."""
+
+    KIND = "restored"
+    broker: OfNode
+    impairment: Detail
+    cause: str = ""
 
 
 @immutable
@@ -270,7 +293,7 @@ KINDS: Final[dict[str, type[Observation]]] = {
     kind.KIND: kind
     for kind in (
         *(State, End, Loss, Acks1Loss, AcknowledgedLoss, UncleanRecovery, Recovery, HwRegression, Crash, Start),
-        *(Read, *FOLLOWED, *MEASURED),
+        *(Impaired, Restored, Read, *FOLLOWED, *MEASURED),
     )
 }
 """The kinds by their names in files."""
