@@ -37,9 +37,9 @@ STACKS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"reference"}),
     ),
     "experiments.studies": (
-        frozenset({"trace"}),
+        frozenset({"trace", "layouts"}),
         frozenset({"design"}),
-        frozenset({"failures", "estimation"}),
+        frozenset({"failures", "estimation", "logs"}),
         frozenset({"trials"}),
         frozenset({"sweeps", "theory"}),
         frozenset({"pipeline", "replay"}),
