@@ -91,7 +91,7 @@ class Decider:
     def outcome(self, start: Moment, failed: Positions, at_once: bool) -> Outcome:
         """After the failures of these positions. One after the other in this order, with writes between; or `at_once`,
         where the sessions expire in any order and the worst of these is the outcome."""
-        holders = frozenset(start.partition.isr or start.partition.elr)
+        holders = frozenset(start.partition.isr + start.partition.elr)
         courses: _Costs = {(start, holders): 0}
         if at_once:
             ends, courses = self._at_once(courses, failed)
@@ -192,13 +192,17 @@ def _merge(into: _Costs, found: _Costs) -> None:
 
 
 def _is_loss(moment: Moment, holders: frozenset[int]) -> bool:
-    return not holders or moment.partition.leader not in {NO_LEADER, *holders}
+    """Whether no replica holds all records, or one that does not leads. Removed replicas are deleted."""
+    held = holders.intersection(moment.partition.replicas)
+    return not held or moment.partition.leader not in {NO_LEADER, *held}
 
 
 def _decided(settings: Settings, event: str, moment: Moment, broker: int) -> Moment:
     """The moment after an event, which the controller handles as it does in a cluster."""
     if (broker in moment.up) == (event in ("return", "rejoin")):
         return moment
+    if broker not in moment.partition.replicas:  # a reassignment has removed it
+        return Moment(moment.partition, moment.up ^ {broker})
     state = _controller(settings, moment)
     records: Iterable[MetadataRecord]
     if event in ("fail", "stop"):
