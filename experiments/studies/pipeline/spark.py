@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from experiments.studies.design.study import metrics_of
+from experiments.studies.estimation.clusters import cluster_document
 from experiments.studies.estimation.estimates import CellSums, FailoverTimes, estimate_cells
 from experiments.studies.estimation.growth import Reweighting
 from experiments.studies.estimation.moments import Sums
@@ -61,7 +62,7 @@ class Work:
     @property
     def metrics(self) -> tuple[str, ...]:
         """The names of the study's metrics."""
-        return tuple(metric.name for metric in metrics_of(self.record.study.functions))
+        return tuple(metric.name for metric in metrics_of(self.record.study))
 
 
 def analyse(spark: SparkSession, work: Work) -> None:
@@ -194,6 +195,7 @@ def _write_gold(spark: SparkSession, work: Work, runs: Sequence[int], bad: Seque
             observed[row["cell"]][row["kind"]] = Quantiles(row["p50"], row["p99"], row["max"])
         documents = [
             values.document(cell.swept)
+            | cluster_document(cell.parameters, values.estimates)
             | {f"{kind}_ms": asdict(found_times.get((cell.index, kind), NONE)) for kind in KINDS if kind != FAILOVER}
             | measured_document(observed[cell.index])
             for cell, values in zip(work.record.study.cells, estimates, strict=True)
