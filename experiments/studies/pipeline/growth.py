@@ -20,7 +20,7 @@ from experiments.studies.design.estimator import choose
 from experiments.studies.design.model import CellParameters
 from experiments.studies.design.study import StudyPlan
 from experiments.studies.design.targets import INCIDENTS, WRITABLE
-from experiments.studies.estimation.growth import Cause, Harms, Reweighting
+from experiments.studies.estimation.growth import Cause, Cycle, Harms, Reweighting
 from experiments.studies.failures.sources import BURST, poisson_sources
 from experiments.studies.pipeline.rows import Trace, Values
 from experiments.studies.pipeline.schemas import SILVER, table
@@ -150,23 +150,27 @@ def _found(trace: Trace, offsets: Values, cycles: _Cycles) -> Iterator[tuple[str
     weight = found["weight"][failing]
     at = (found["start_ms"] + offsets[found["trial"] - trace.first])[failing]
     yield UNWRITABLE, at, weight * found["length_ms"][failing] / YEAR_MS, weight
-    ones = np.ones(len(cycles.ends))
-    yield CYCLE, cycles.ends, ones, ones
+    at = trace.rows["time_ms"] + offsets[trace.rows["trial"] - trace.first]
+    weight = trace.rows["weight"][np.searchsorted(at, cycles.ends)]
+    yield CYCLE, cycles.ends, np.ones(len(weight)), weight
 
 
 def _grouped(
     trial: Values, events: Values, expected: Values, value: Values, weight: Values, is_cycle: bool
 ) -> Iterator[tuple[object, ...]]:
-    """The sums by trial and number of events; of `expected` the mean by value, of cycles the least."""
+    """The sums by trial and number of events; of `expected` the mean by value. Of cycles, the least `expected` and the
+    largest `weight`."""
     pairs, which = np.unique(np.stack([trial, events]), axis=1, return_inverse=True)
     which, count = which.ravel(), pairs.shape[1]
     total = np.bincount(which, value, count)
     mean = np.bincount(which, value * expected, count) / np.where(total > 0.0, total, 1.0)
+    sums, squares = (np.bincount(which, each, count) for each in (weight, weight * weight))
     if is_cycle:
-        mean = np.full(count, np.inf)
+        mean, sums = np.full(count, np.inf), np.zeros(count)
         np.minimum.at(mean, which, expected)
-    sums = (np.bincount(which, each, count) for each in (weight, weight * weight))
-    yield from zip(*pairs.tolist(), mean.tolist(), total.tolist(), *(each.tolist() for each in sums), strict=True)
+        np.maximum.at(sums, which, weight)
+    columns = (*pairs, mean, total, sums, squares)
+    yield from zip(*(column.tolist() for column in columns), strict=True)
 
 
 def reweighting_of(study: StudyPlan, rows: pa.Table) -> list[Reweighting | None]:
@@ -175,14 +179,14 @@ def reweighting_of(study: StudyPlan, rows: pa.Table) -> list[Reweighting | None]
     found = defaultdict[int, dict[str, dict[str, Harms]]](lambda: {INCIDENTS: {}, WRITABLE: {}})
     frame = rows.to_pandas().sort_values(["cell", "cause", "what", "trial", "events"], kind="stable")
     for (cell, cause), each in frame.groupby(["cell", "cause"], sort=True):
-        cycles = each[each["what"] == CYCLE].groupby("events")["expected"].min()
-        least = {int(events): float(expected) for events, expected in cycles.items()}
+        of = each[each["what"] == CYCLE].groupby("events").agg({"expected": "min", "weight": "max"})
+        cycles = {int(row.Index): Cycle(float(row.expected), float(row.weight)) for row in of.itertuples()}
         for what, target in ((LOSS, INCIDENTS), (UNWRITABLE, WRITABLE)):
             of = each[each["what"] == what]
             names = ("events", "expected", "value", "weight", "weight_squares")
             arrays = {name: of[name].to_numpy(float) for name in names}
             trial = np.unique(of["trial"].to_numpy(), return_inverse=True)[1]
-            found[cell][target][str(cause)] = Harms(trial=trial, cycles=least, **arrays)
+            found[cell][target][str(cause)] = Harms(trial=trial, cycles=cycles, **arrays)
     is_drawn = study.functions is not None and study.functions.failure_model is not None
     return [
         None
