@@ -49,9 +49,10 @@ class ImportedPartition(StrictModel):
 
 
 class ImportedTopic(StrictModel):
-    """A topic of an imported cluster; `min_insync_replicas` is the one in force, the cluster's default or its own."""
+    """A topic of an imported cluster; the configs are those in force, the cluster's default or its own."""
 
     min_insync_replicas: Annotated[int | None, Field(ge=1)] = None
+    unclean_leader_election: bool | None = None
     partitions: Annotated[list[ImportedPartition], Field(min_length=1)]
 
 
@@ -158,7 +159,8 @@ def _imported(raw: Mapping[str, object], source: str) -> Layout:
             for item in topic.partitions
         )
         replicas = tuple(tuple(item.replicas) for item in topic.partitions)
-        topics.append(TopicLayout(name, replicas, topic.min_insync_replicas, states))
+        configs = topic.min_insync_replicas, topic.unclean_leader_election
+        topics.append(TopicLayout(name, replicas, configs[0], states, configs[1]))
     return layout_of(topics, ids, racks)
 
 
@@ -189,7 +191,8 @@ def written(layout: Layout, cluster_id: str | None) -> dict[str, object]:
     for topic in layout.topics:
         states = zip(topic.replicas, topic.described or (), strict=True)
         partitions = [{"replicas": replicas} | asdict(state) for replicas, state in states]
-        topics[topic.name] = {"min_insync_replicas": topic.min_insync_replicas, "partitions": partitions}
+        configs = {name: getattr(topic, name) for name in ("min_insync_replicas", "unclean_leader_election")}
+        topics[topic.name] = configs | {"partitions": partitions}
     brokers = [{"id": broker, "rack": layout.racks.get(broker)} for broker in layout.brokers]
     return {"isray_layout": 1, "cluster_id": cluster_id, "brokers": brokers, "topics": topics}
 

@@ -72,10 +72,16 @@ class Observer:
         self.states.handle_crash(self._cluster.now_ms, broker)
         self.write_to(broker)
 
-    def handle_slow(self, broker: NodeId) -> None:
-        """An episode in which the broker is slow begins."""
-        self.states.handle_slow(self._cluster.now_ms, broker)
+    def handle_slow(self, broker: NodeId, replicates: bool = True) -> None:
+        """A time begins in which the broker is slow or does not answer; `replicates`: as a follower, too."""
+        self.states.handle_slow(self._cluster.now_ms, broker, replicates)
         self.write_to(broker)
+
+    def give_up_writes(self, leader: NodeId) -> None:
+        """The requests to that leader, or the answers to them, were lost."""
+        for name in self.states.replicas_on(leader):
+            if self.states.partitions[name].leader == leader:
+                self.writer.give_up(name)
 
     def begin_measuring(self) -> None:
         """The trace begins: the states, and the records that were acknowledged before and may still be lost."""

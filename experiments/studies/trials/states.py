@@ -12,11 +12,12 @@ Failover as clients see it: from the crash of a partition's leader to the first 
 after the crash. Further crashes before that acknowledgement prolong it.
 
 Writes *wait* from the moment at which none can be acknowledged at once until one is that was sent since: without a
-leader, after a crash of the leader, while a broker is slow, and, with acks=all, while the ISR is below min ISR or has a
-member that has crashed and is not fenced yet. A partition *stalls* while writes wait for such a broker. Writes have
-*expired* once they have waited for the delivery timeout, as producers then give up those that were begun when the wait
-began; from then on the partition is not writable until writes are acknowledged within the delivery timeout again. That
-time is as long as the one in which the writes that fail are begun, and later by the delivery timeout.
+leader, after a crash of the leader, while a broker is slow or impaired, and, with acks=all, while the ISR is below min
+ISR or has a member that has crashed and is not fenced yet. A partition *stalls* while writes wait for such a broker.
+Writes have *expired* once they have waited for the delivery timeout, as producers then give up those that were begun
+when the wait began; from then on the partition is not writable until writes are acknowledged within the delivery
+timeout again. That time is as long as the one in which the writes that fail are begun, and later by the delivery
+timeout.
 """
 
 from __future__ import annotations
@@ -114,10 +115,11 @@ class PartitionStates:
             elif self._acks == "all" and broker in partition.in_sync:
                 self._await_broker(now_ms, name, broker)
 
-    def handle_slow(self, now_ms: TimeMs, broker: NodeId) -> None:
-        """All that the broker sends arrives late from now on."""
+    def handle_slow(self, now_ms: TimeMs, broker: NodeId, replicates: bool = True) -> None:
+        """The broker is late or does not answer from now on; `replicates`: writes wait for it as a follower, too."""
         for name, partition in self.partitions.items():
-            if partition.leader == broker or (self._acks == "all" and broker in partition.in_sync):
+            waits = replicates and self._acks == "all" and broker in partition.in_sync
+            if partition.leader == broker or waits:
                 self._await_broker(now_ms, name, broker)
 
     def _await_broker(self, now_ms: TimeMs, name: TopicPartition, broker: NodeId) -> None:

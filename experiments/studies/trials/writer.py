@@ -81,11 +81,15 @@ class Writer:
 
     def handle_leader(self, name: TopicPartition) -> None:
         """The partition has a leader that serves in a new leader epoch: writes to it, and gives up an earlier write."""
+        self.give_up(name)
+        self.request(name)
+
+    def give_up(self, name: TopicPartition) -> None:
+        """The outcome of the write in flight, if any, stays unknown."""
         writes = self.writes[name]
         if writes.outstanding is not None and self._acks:
             self._add(Produced(name.partition, UNKNOWN, self._cluster.now_ms - writes.sent_ms, NONE))
         writes.outstanding = None
-        self.request(name)
 
     def start(self, now_ms: TimeMs) -> list[Effect]:
         """Nothing: writes follow changes."""
