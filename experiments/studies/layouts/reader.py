@@ -90,7 +90,11 @@ class Reassignment(StrictModel):
 
 def read_layout(path: Path) -> Layout:
     """The layout in a file. InputError, with file, line or field, for any other file and for one that is cut off."""
-    text, source = read_text(path, "the layout of a cluster", FORM), str(path)
+    return layout_in(read_text(path, "the layout of a cluster", FORM), str(path))
+
+
+def layout_in(text: str, source: str) -> Layout:
+    """The layout in the text of a file, which `source` names in errors."""
     if describes(text):
         return layout_of(parse_describe(text, source))
     if _PROPOSED in text or text.lstrip().startswith("{"):
@@ -201,7 +205,11 @@ def read_racks(path: Path) -> dict[int, str]:
     """The rack of each broker in a file. InputError, with the line or field, for a broker that is named twice or has
     no rack, and for any other file.
     """
-    text, source = read_text(path, "racks of brokers", _RACK_FORM), str(path)
+    return racks_in(read_text(path, "racks of brokers", _RACK_FORM), str(path))
+
+
+def racks_in(text: str, source: str) -> dict[int, str]:
+    """The rack of each broker in the text of a file, which `source` names in errors."""
     if found := _BROKER_LINE.findall(text):
         return _unique([(int(broker), "" if rack == "null" else rack, "") for broker, rack in found], source)
     first = next((line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")), "")
