@@ -165,7 +165,8 @@ def _grouped(
     which, count = which.ravel(), pairs.shape[1]
     total = np.bincount(which, value, count)
     mean = np.bincount(which, value * expected, count) / np.where(total > 0.0, total, 1.0)
-    sums, squares = (np.bincount(which, each, count) for each in (weight, weight * weight))
+    sums: Values = np.bincount(which, weight, count)
+    squares = np.bincount(which, weight * weight, count)
     if is_cycle:
         mean, sums = np.full(count, np.inf), np.zeros(count)
         np.minimum.at(mean, which, expected)

@@ -28,6 +28,7 @@ from experiments.studies.report.charts.sweeps import curves, heat_maps
 from experiments.studies.report.charts.theme import Chart, library
 from experiments.studies.report.charts.times import times_charts
 from experiments.studies.report.charts.tradeoff import tradeoff_chart
+from experiments.studies.report.effects import effects
 from experiments.studies.report.example import Example, example_of
 from experiments.studies.report.failure_rates import beside_published, in_comparison
 from experiments.studies.report.settings import Group, groups
@@ -208,6 +209,7 @@ def _tables(study: StudyPlan, found: Sequence[Group]) -> dict[str, object]:
         "fractions": {metric.name for metric in metrics if metric.estimator is FRACTION},
         "scaled": set(RATES),
         "trade_offs": rows,
+        "effects": [(group.name, effects(study, group)) for group in found if len(group.settings) > 1],
         "references": list(dict.fromkeys(group.reference.name for group in found if group.others)),
         "gains": sorted(row.gain for row in rows if row.gain is not None),
         "noun": BY_NAME[study.objective].noun,

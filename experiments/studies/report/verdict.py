@@ -21,6 +21,7 @@ from experiments.studies.design.study import StudyPlan
 from experiments.studies.estimation.moments import Estimate
 from experiments.studies.estimation.pairs import Comparison, Difference
 from experiments.studies.report.alike import alike, are_alike, caution, changed_in, reasons, separators
+from experiments.studies.report.effects import effects as effects_of
 from experiments.studies.report.settings import Group, Setting
 from experiments.studies.report.targets import asked, growth_sentence, targets_brief, targets_headline
 from experiments.studies.report.tradeoffs import PRICES, price, prices
@@ -165,7 +166,7 @@ def _compare_settings(study: StudyPlan, group: Group) -> Verdict:
         (only,) = group.settings
         return Verdict("described", (f"{only.full_name}: ", *_quantity(metric, only), "."), (_cost(only),))
     best, same = group.recommended, alike(group, metric.name)
-    effects = tuple(_effects(study, group))
+    effects = (*_main_effects(study, group), *_effects(study, group))
     if best is not None:
         headline: Sentence = (f"{_advice(metric, best)}: ", *_quantity(metric, best), ".", *_shown_price(study, group))
         release = GENERATION_RELEASES[best.parameters.generation].sentence
@@ -274,6 +275,13 @@ def _until_one_is_seen(study: StudyPlan, group: Group) -> str:
     if is_some:
         return f"; a rough count of failures that coincide expects {about} in that time"
     return f"; by a rough count of failures that coincide, {about} times as many trials are needed to see one"
+
+
+def _main_effects(study: StudyPlan, group: Group) -> Iterator[Sentence]:
+    """What a decision does in every combination of the others, whether or not a setting is shown to be the best."""
+    main = [each.sentence for each in effects_of(study, group) if each.is_main]
+    if main:
+        yield (" ".join(main[:EFFECTS_AT_MOST]),)
 
 
 def _effects(study: StudyPlan, group: Group) -> Iterator[Sentence]:
