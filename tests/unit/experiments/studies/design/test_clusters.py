@@ -107,7 +107,7 @@ def test_a_reassignment_is_a_placement_too(tmp_path: Path) -> None:
         (
             {},
             {"partitions": 3},
-            "s.yaml: base.partitions: found 3; allowed: no partitions beside a cluster that gives it",
+            "base.partitions: found 3; allowed: no partitions beside a cluster that gives it",
         ),
         ({}, {"acks": "all", "placement": "spread"}, "base.placement: found a value, and a cluster"),
         ({"racks": {"a": [0, 1], "b": [2]}}, {}, "racks of 3 of 6 brokers, without broker 3; allowed"),
