@@ -60,9 +60,9 @@ class Disturbance:
     effect: Literal["lose", "duplicate", "reorder", "delay", "hold"]
     per_mille: int = 1_000
     delay_ms: int = 0
-    until_ms: TimeMs = 0
     only: tuple[type[Message], ...] = ()
     keeps_idle: bool = False
+    until_ms: TimeMs = 0
 
 
 @dataclass(slots=True)

@@ -26,7 +26,8 @@ OutageKind = Literal["clean", "unclean", "lossy", "disk"]
 """`clean`: a controlled shutdown. `unclean`: the process dies, the page cache survives. `lossy`: the unflushed tail of
 every log is lost. `disk`: the disk is replaced by an empty one."""
 AnyKind = OutageKind | ImpairmentKind
-KINDS: tuple[AnyKind, ...] = (*get_args(OutageKind), *IMPAIRMENTS)
+OUTAGES: tuple[OutageKind, ...] = get_args(OutageKind)
+KINDS: tuple[AnyKind, ...] = (*OUTAGES, *IMPAIRMENTS)
 COLUMNS = ("node", "down_ms", "up_ms", "kind")
 LONGEST_NUMBER = 15
 _DAY_MS = 86_400_000

@@ -302,12 +302,13 @@ def _reason(said: Said, brokers: Mapping[str, int], begins_ms: int, ends_ms: int
 
 
 def _joined(outages: Iterable[Outage]) -> list[Outage]:
-    """The outages of a broker by time; those that overlap are one."""
-    found: list[Outage] = []
+    """The outages of a broker by time; those that overlap are one, and so are its impairments of one kind."""
+    found: dict[str, list[Outage]] = {}
     for outage in sorted(outages):
-        if found and outage.down_ms < found[-1].up_ms:
-            kind = max(outage.kind, found[-1].kind, key=KINDS.index)
-            found[-1] = found[-1]._replace(up_ms=max(outage.up_ms, found[-1].up_ms), kind=kind)
+        alike = found.setdefault(outage.kind if outage.kind in IMPAIRMENTS else "down", [])
+        if alike and outage.down_ms < alike[-1].up_ms:
+            kind = max(outage.kind, alike[-1].kind, key=KINDS.index)
+            alike[-1] = alike[-1]._replace(up_ms=max(outage.up_ms, alike[-1].up_ms), kind=kind)
         else:
-            found.append(outage)
-    return found
+            alike.append(outage)
+    return sorted(outage for alike in found.values() for outage in alike)

@@ -20,7 +20,8 @@ OTHERS = "others"
 
 
 class Row(NamedTuple):
-    """A reason. `share`: of the metric; `count`: losses, or outages that began; `command` runs an example again, empty where trials have no second run."""
+    """A reason. `share`: of the metric; `count`: losses, or outages that began; `command` runs an example again, empty
+    where trials have no second run."""
 
     share: float
     sentence: str

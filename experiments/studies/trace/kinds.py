@@ -129,8 +129,8 @@ class HwRegression(AtLeader):
 
 @immutable
 class Crash(Observation):
-    """The process of a broker ends. `failure`: `clean`, `unclean`, `lossy` or `disk`. `cause`: in words, as `broker` or
-    `rack 0 power`; no part of the row's representation, of which digests of runs are made."""
+    """The process of a broker ends. `failure`: `clean`, `unclean`, `lossy` or `disk`; `cause`: in the words of the
+    timeline, such as `broker` or `rack 0 power` (it is no part of the text by which builds are compared)."""
 
     KIND = "crash"
     broker: OfNode
