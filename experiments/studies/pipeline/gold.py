@@ -153,7 +153,7 @@ def reasons(per_trial: DataFrame) -> DataFrame:
     sums = _folded("rows", {name: f"row.{name}" for name in ("events", "weight", "minutes")}, {})
     keys = ("cell", "metric", "reason", "causes")
     rows = F.expr("array_sort(collect_list(struct(trial, events, weight, minutes)))").alias("rows")
-    first = "coalesce(element_at(filter(rows, row -> row.events > 0), 1).trial, rows[0].trial) AS trial"
+    first = "coalesce(try_element_at(filter(rows, row -> row.events > 0), 1).trial, rows[0].trial) AS trial"
     found = per_trial.groupBy(*keys).agg(rows).selectExpr(*keys, *sums, first)
     order = (F.col("weight").desc(), F.col("minutes").desc(), "reason", "causes")
     return conform(found, GOLD["reasons"]).orderBy("cell", "metric", *order)

@@ -20,13 +20,13 @@ OTHERS = "others"
 
 
 class Row(NamedTuple):
-    """A reason. `share`: of the metric; `count`: losses, or outages that began; `command` runs an example again, empty
+    """A reason. `share`: of the metric; `events`: losses, or outages that began; `command` runs an example again, empty
     where trials have no second run."""
 
     share: float
     sentence: str
     causes: str
-    count: int
+    events: int
     command: str
 
 
