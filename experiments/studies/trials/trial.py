@@ -51,7 +51,7 @@ from experiments.studies.trials.setting import (
     SetUpError,
     cluster_spec,
     loss_of,
-    topic_request,
+    topic_requests,
 )
 from experiments.studies.trials.writer import LEARNING_MS
 from protocol.ids import FIRST_CLIENT, NodeId, TimeMs, is_client
@@ -119,7 +119,8 @@ class Trial:
             cluster.start(node)
         cluster.run_until(1_000)
         for node in cluster.spec.controller_ids or cluster.spec.broker_ids:
-            cluster.send(FIRST_CLIENT, node, topic_request(params))
+            for request in topic_requests(params):
+                cluster.send(FIRST_CLIENT, node, request)
         while not all(partition.serves for partition in self.observer.states.partitions.values()):
             if not cluster.step(SET_UP_MS):
                 raise SetUpError(f"no leaders after {SET_UP_MS} ms: {params}")
