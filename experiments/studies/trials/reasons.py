@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from experiments.studies.design.model import CellParameters
-from experiments.studies.design.placement import assignments
+from experiments.studies.design.placement import simulated_partitions
 from experiments.studies.trace.kinds import (
     ACKED,
     Acknowledged,
@@ -263,8 +263,8 @@ class _Walk:
         self._started_ms: dict[int, int] = {}
         self._impaired: dict[int, int] = {}
         self._partitions = [
-            _Partition(index, Situation(set(replicas), self._down, self._impaired))
-            for index, replicas in enumerate(assignments(params))
+            _Partition(index, Situation(set(each.replicas), self._down, self._impaired))
+            for index, each in enumerate(simulated_partitions(params))
         ]
 
     def handle(self, row: Stamped) -> Iterator[Stamped]:
