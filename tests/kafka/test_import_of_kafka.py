@@ -76,7 +76,6 @@ def await_true(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + WITHIN_S
     while not condition():
         assert time.monotonic() < deadline, condition
-        time.sleep(0.5)
 
 
 class Brokers:
@@ -105,6 +104,7 @@ class Brokers:
 
     def are_up(self, count: int) -> bool:
         admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+        admin.poll(0.5)
         try:
             return len(admin.describe_cluster(request_timeout=5).result().nodes) == count
         except KafkaException:
