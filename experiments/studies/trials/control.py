@@ -324,6 +324,14 @@ class Control:
                     partition.logs[place] = partition.logs[view.leader]
                 self._change(partition, self._decisions.with_isr(view, tuple(joins)))
         self._write(partition)
+        if view.leader != NO_LEADER and self._behind[brokers[view.leader]]:
+            self._end_catch_up(brokers[view.leader])
+
+    def _end_catch_up(self, broker: NodeId) -> None:
+        """A broker that leads all its partitions has no leader to catch up with (`degraded.py`)."""
+        if all(each.view.leader == each.places[broker] for each in self._on[broker]):
+            self._behind[broker] = False
+            self._absences.end(broker, self._now_ms)
 
     def _write(self, partition: _Partition) -> None:
         """Has a record acknowledged, if the partition can be written."""
