@@ -29,7 +29,9 @@ def as_rows(rows: Iterable[Stamped]) -> list[TraceRow]:
 def check_trace(rows: Sequence[TraceRow], partitions: int, duration_ms: int) -> None:
     """Raises TraceError unless a trial with these rows keeps the rules of a trace."""
     end_ms = rows[-1].time_ms if rows else -1
-    columns = zip(*(("c", 0, seq, *row) for seq, row in enumerate(rows)), strict=True) if rows else ([],) * 22
+    columns = (
+        zip(*(("c", 0, seq, *row) for seq, row in enumerate(rows)), strict=True) if rows else ([],) * len(TRACE_SCHEMA)
+    )
     arrays = [pa.array(list(column), field.type) for column, field in zip(columns, TRACE_SCHEMA, strict=True)]
     trial = {"trial": [0], "trace_rows": [len(rows)], "duration_ms": [end_ms], "partitions": [partitions]}
     broken = broken_rule(pa.Table.from_arrays(arrays, schema=TRACE_SCHEMA), pa.table(trial))

@@ -105,6 +105,7 @@ def _trace(batch: Batch, seed: int, min_isr: int, loss: str) -> pa.Table:
         "leader_serves": rows(True, 3, False, "?"),
         "stalls": np.zeros(len(kinds), bool),
         "expired": np.zeros(len(kinds), bool),
+        "cause": np.where(kinds == "crash", "broker", ""),
         "isr_size": np.where(states & (isr != ""), np.char.count(isr, ",") + 1, 0).astype(np.int32),
         "elr_size": np.where(elr != "", 2, 0).astype(np.int32),
         "min_isr": np.where(states, min_isr, 0).astype(np.int32),

@@ -19,6 +19,7 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
+from experiments.cli.failure_logs import import_failures
 from experiments.cli.help import App
 from experiments.cli.numbers import study_numbers
 from experiments.cli.output import (
@@ -418,3 +419,7 @@ def _print_validation(found: Sequence[CellComparison]) -> None:
 
 
 app.register("numbers", "isray study numbers --partitions 1000 --write-latency 4ms")(study_numbers)
+app.register(
+    "import-failures",
+    "isray study import-failures outages-2025.csv --map node=hostname,down=began,up=over --out outages.csv",
+)(import_failures)

@@ -39,7 +39,7 @@ STACKS: dict[str, tuple[frozenset[str], ...]] = {
     "experiments.studies": (
         frozenset({"trace", "layouts"}),
         frozenset({"design"}),
-        frozenset({"failures", "estimation"}),
+        frozenset({"failures", "estimation", "logs"}),
         frozenset({"trials"}),
         frozenset({"sweeps", "theory"}),
         frozenset({"pipeline", "replay"}),

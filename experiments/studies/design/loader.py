@@ -19,6 +19,7 @@ from experiments.studies.design.ranges import FORM as RANGE_FORM
 from experiments.studies.design.ranges import is_range, protect, restore, values_of
 from experiments.studies.design.recorded import RECORDED, Contents, FailureFile, record
 from experiments.studies.design.study import Cell, StudyHeader, StudyPlan
+from experiments.studies.design.targets import write_incidents
 from experiments.studies.trace.metrics import ACKNOWLEDGED_LOSS_RATE, METRICS
 from experiments.support.errors import InputError, shown
 from experiments.support.fields import WrittenModel
@@ -128,6 +129,13 @@ def study_from(raw: dict[str, object], source: str, text: str | None = None, fol
     if contents.texts != file.files:
         read = {"files": contents.texts}
         raw, text = raw | read, None if text is None else with_fields(text, read)
+    if (
+        file.targets is not None
+        and file.targets.incidents is not None
+        and any(cell.parameters.acks == "0" for cell in cells)
+    ):
+        found = f"{write_incidents(file.targets.incidents)} with acks 0"
+        raise InputError(source, "targets.incidents", found, "acks all or 1: with 0 nothing is acknowledged")
     header = {name: getattr(file, name) for name in StudyHeader.model_fields}
     if "objective" not in raw and any(cell.parameters.acks != "all" for cell in cells):
         header["objective"] = ACKNOWLEDGED_LOSS_RATE

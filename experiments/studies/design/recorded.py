@@ -117,7 +117,12 @@ def _lines(text: str, source: str, brokers: int) -> list[tuple[int, RecordedOuta
     try:
         header = tuple(cell.strip() for cell in next(rows, []))
         if header != COLUMNS:
-            raise InputError(source, "line 1", ",".join(header) or "nothing", f"the header {','.join(COLUMNS)}")
+            raise InputError(
+                source,
+                "line 1",
+                ",".join(header) or "nothing",
+                f"the header {','.join(COLUMNS)}, which isray study import-failures writes from other logs",
+            )
         found = [(rows.line_num, _outage([cell.strip() for cell in row], rows.line_num, source)) for row in rows if row]
     except csv.Error as error:
         raise InputError(source, f"line {rows.line_num}", str(error), "values separated by commas") from error

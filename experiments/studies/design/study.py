@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 
 from experiments.studies.design.model import CellParameters
+from experiments.studies.design.targets import Targets
 from experiments.studies.trace.metrics import ESTIMATORS, METRICS, Metric
 from experiments.support.fields import AsTuple, StrictModel, Switch, one_of
 
@@ -111,6 +112,12 @@ class StudyHeader(StudyModel):
         gt=0.0,
         description="Relative difference of the objective up to which two cells count as equal; without it the "
         "report calls no cells equivalent.",
+    )
+    targets: Targets | None = Field(
+        None,
+        description="What a setting has to meet: `incidents` at most (`1 in 100y`, `0.1 a year`), and the share of "
+        "time in which it is `writable` at least (`99.99%`). The report says which setting meets them, and which is "
+        "the cheapest of these: the one with the fewest replicas, then with the shortest time that writes fail.",
     )
 
     @classmethod

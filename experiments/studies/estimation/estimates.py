@@ -13,11 +13,13 @@ from pydantic import Field, JsonValue, TypeAdapter
 
 from experiments.studies.design.estimator import choose, sentence
 from experiments.studies.design.study import Cell, StudyPlan, groups_of, metrics_of
-from experiments.studies.estimation import selection
+from experiments.studies.estimation import selection, targets
+from experiments.studies.estimation.growth import Reweighting
 from experiments.studies.estimation.intervals import assumed_sizes, interval, limits
 from experiments.studies.estimation.moments import ALPHA, Estimate, Sums, degeneracy
 from experiments.studies.estimation.pairs import Comparison, Products, compare
 from experiments.studies.estimation.stopping import shortfall
+from experiments.studies.estimation.targets import TargetAnswer
 from experiments.studies.trace.metrics import METRICS, UNWRITABLE, WRITABLE, Metric
 from experiments.support.errors import InputError
 
@@ -61,6 +63,8 @@ class CellEstimates:
     is. `compared_with_reference`: they hold together, for all cells of the group, at 95 %. `may_be_best`: the study
     does not eliminate this cell. `recommended`: the study shows that it is the best. `trials_to_distinguish`: how many
     trials would distinguish this cell from the one with the lowest estimate; None where they are, or nothing follows.
+    `targets`: the answers to the study's; `cheapest`: of its group, this cell meets all of them at the lowest cost
+    (`targets.py`).
     """
 
     trials: Annotated[int, Field(ge=1)]
@@ -74,6 +78,8 @@ class CellEstimates:
     recommended: bool = False
     reference: bool = False
     trials_to_distinguish: int | None = None
+    targets: tuple[TargetAnswer, ...] = ()
+    cheapest: bool = False
     warnings: tuple[str, ...] = ()
 
     def value(self, metric: str) -> float:
@@ -90,11 +96,18 @@ class CellEstimates:
         return {**swept, **begin, **estimates, WRITABLE: asdict(writable), **rest, "warnings": list(self.warnings)}
 
 
-def estimate_cells(plan: StudyPlan, cells: Sequence[CellSums], products_with: ProductsWith) -> list[CellEstimates]:
+def estimate_cells(
+    plan: StudyPlan,
+    cells: Sequence[CellSums],
+    products_with: ProductsWith,
+    reweighting: Sequence[Reweighting | None] = (),
+) -> list[CellEstimates]:
     """Every number of every cell. `cells`: the sums of the plan's cells in their order. `products_with`: asked, once
-    each, for the first cell and for the cells that others are compared with, if there are two cells or more."""
+    each, for the first cell and for the cells that others are compared with, if there are two cells or more.
+    `reweighting`: of each cell, what says how far failures may grow."""
     comparing = _Comparing(plan, cells, products_with)
     single = [_single(plan, *parts) for parts in zip(plan.cells, cells, comparing.sizes, strict=True)]
+    single = _with_targets(plan, cells, comparing.sizes, single, reweighting or [None] * len(cells))
     if len(cells) == 1:
         return [replace(single[0], may_be_best=True, reference=True)]
     with_first = comparing.compared(range(len(cells)), 0, ALPHA)
@@ -103,6 +116,33 @@ def estimate_cells(plan: StudyPlan, cells: Sequence[CellSums], products_with: Pr
         for index, cell in _selected(plan, found, group, comparing).items():
             found[index] = cell
     return found
+
+
+def _with_targets(
+    plan: StudyPlan,
+    cells: Sequence[CellSums],
+    sizes: Sequence[Mapping[str, float]],
+    found: Sequence[CellEstimates],
+    reweighting: Sequence[Reweighting | None],
+) -> list[CellEstimates]:
+    """The cells with the answers to the targets, and which is the cheapest of each group that meets all."""
+    asked = [targets.measured(plan.targets, cell.parameters) for cell in plan.cells]
+    statements = sum(map(len, asked))
+    answers: list[tuple[TargetAnswer, ...]] = []
+    partitions_of = (cell.parameters.partitions for cell in plan.cells)
+    for measured, cell, size, grows, partitions in zip(asked, cells, sizes, reweighting, partitions_of, strict=True):
+        each = []
+        for item in measured:
+            sums, assumed = cell.sums[item.metric.name], size.get(item.metric.column, 1.0)
+            answer = targets.answer(item, sums, size, cell.partition_years / partitions, statements)
+            each.append(answer if grows is None else grows.applied(answer, item, sums, assumed))
+        answers.append(tuple(each))
+    costs = [
+        (cell.parameters.replication_factor, each.value(UNWRITABLE))
+        for cell, each in zip(plan.cells, found, strict=True)
+    ]
+    chosen = {targets.cheapest(answers, costs, group) for group in groups_of(plan.cells)}
+    return [replace(cell, targets=answers[index], cheapest=index in chosen) for index, cell in enumerate(found)]
 
 
 class _Comparing:

@@ -5,7 +5,11 @@ difference, which recover the variances from the limits of each cell (Zou and Do
 with correlation: Zou, Psychological Methods 12, 2007), and the gain of pairing. Cells that are not paired have rho = 0.
 
 The limits of the ratio are those of the difference of the logarithms, but not closer to 1 than those of the difference
-allow, 1 / (1 - low / r_b) and 1 + high / r_a: where few pairs differ, the logarithms are too narrow.
+allow, 1 / (1 - low / r_b) and 1 + high / r_a: where few pairs differ, the logarithms are too narrow. Where a limit is 0
+it has no logarithm. Then the limits invert the test that the difference makes (Fieller, JRSS B 16, 1954; from limits:
+Newcombe, Statistical Methods in Medical Research 25, 2016): the interval has the t for which that of r_b - t r_a, by
+the formula of the difference, includes 0. At t = 1 this is the difference itself, so the two exclude no difference
+together.
 
 Two settings may meet the same events by structure: in every pair of trials both have the same value, down to rounding.
 Then the difference is not unknown, it is 0 under these failures, and more trials of them do not change that; only
@@ -124,11 +128,33 @@ def _reach(mine: float, other: float, rho: float) -> float:
 
 def _ratio(mine: Bounded, other: Bounded, rho: float) -> Ratio:
     (b, low_b, high_b), (a, low_a, high_a) = mine, other
-    if a <= 0.0:
-        return Ratio(None, low_b / high_a if high_a > 0.0 else 0.0, None)
-    if b <= 0.0 or low_b <= 0.0 or low_a <= 0.0:
-        return Ratio(b / a, low_b / high_a, high_b / low_a if low_a > 0.0 else None)
+    if min(a, b, low_a, low_b) <= 0.0:
+        return _inverted(mine, other, rho)
     _, low, high = _difference(mine, other, rho)
     mine_logs = math.log(b), math.log(low_b), math.log(high_b)
     logs = _difference(mine_logs, (math.log(a), math.log(low_a), math.log(high_a)), rho)
     return Ratio(b / a, min(math.exp(logs[1]), b / (b - low)), max(math.exp(logs[2]), 1.0 + high / a))
+
+
+def _inverted(mine: Bounded, other: Bounded, rho: float) -> Ratio:
+    """The ratios t about the estimate for which the interval of b - t a includes 0. Its limits meet 0 where
+
+        (b - t a)^2 = p^2 + t^2 q^2 - 2 rho p t q
+
+    with the distances p, q of the limits that count on that side from b and a."""
+    (b, low_b, high_b), (a, low_a, high_a) = mine, other
+    estimate = b / a if a > 0.0 else None
+    around = math.inf if estimate is None else estimate
+    below = [root for root in _meeting(b, a, b - low_b, high_a - a, rho) if root <= around * (1.0 - ROUNDING)]
+    above = [root for root in _meeting(b, a, high_b - b, a - low_a, rho) if root >= around * (1.0 + ROUNDING)]
+    return Ratio(estimate, max(below, default=0.0), min(above, default=None) if a > 0.0 else None)
+
+
+def _meeting(b: float, a: float, p: float, q: float, rho: float) -> list[float]:
+    """The positive t at which (b - t a)^2 = p^2 + t^2 q^2 - 2 rho p t q."""
+    square, half, rest = a * a - q * q, a * b - rho * p * q, b * b - p * p
+    if abs(square) <= ROUNDING * (a * a + q * q):
+        return [rest / (2.0 * half)] if half and rest / half > 0.0 else []
+    inside = half * half - square * rest
+    roots = [(half + sign * math.sqrt(inside)) / square for sign in (-1.0, 1.0)] if inside >= 0.0 else []
+    return [root for root in roots if root > 0.0]

@@ -22,11 +22,14 @@ from pyspark.sql import functions as F
 
 from experiments.studies.design.study import metrics_of
 from experiments.studies.estimation.estimates import CellSums, FailoverTimes, estimate_cells
+from experiments.studies.estimation.growth import Reweighting
 from experiments.studies.estimation.moments import Sums
 from experiments.studies.estimation.pairs import Products
 from experiments.studies.estimation.times import CATCH_UP, FAILOVER, KINDS, RECOVERED, Quantiles, measured_document
 from experiments.studies.pipeline import gold, manifest
 from experiments.studies.pipeline.bronze import Checked, check_batches, listed, run_folder, write_tables
+from experiments.studies.pipeline.growth import TABLE as HARMS
+from experiments.studies.pipeline.growth import reweighting_of
 from experiments.studies.pipeline.options import GOLD, READING, SILVER_STAGE, report
 from experiments.studies.pipeline.schemas import ddl, digests
 from experiments.studies.pipeline.tables import NAMES, tables_of
@@ -121,7 +124,7 @@ def _add_run(spark: SparkSession, work: Work, run: int, good: Sequence[Checked])
     files = max(spark.sparkContext.defaultParallelism, sum(each.size for each in good) // manifest.FILE_BYTES)
     cells = dict(zip(work.record.cells, (cell.parameters for cell in work.record.study.cells), strict=True))
     batches = listed(spark, [each.batch for each in good], cells, files)
-    makers = {name: table.rows for name, table in tables_of(work.record.study).items()}
+    makers = {name: table.rows for name, table in tables_of(work.record).items()}
     names = write_tables(batches, work.store, run, makers)
     for folder in (run_folder(table, run) for table in makers):
         for name in work.store.names(folder):
@@ -132,7 +135,7 @@ def _add_run(spark: SparkSession, work: Work, run: int, good: Sequence[Checked])
 
 def _stored(spark: SparkSession, work: Work, name: str, runs: Sequence[int]) -> DataFrame:
     """These runs of a table of silver."""
-    columns = tables_of(work.record.study)[name].columns
+    columns = tables_of(work.record)[name].columns
     return spark.read.schema(ddl(digests(columns))).parquet(*(f"{work.root}/{run_folder(name, run)}" for run in runs))
 
 
@@ -183,7 +186,7 @@ def _write_gold(spark: SparkSession, work: Work, runs: Sequence[int], bad: Seque
             found = stored(gold.products(per_trial, reference, work.metrics), f"pairs/reference={reference}").collect()
             return {(row["cell"], row["metric"]): _read(row, Products) for row in found}
 
-        estimates = estimate_cells(work.record.study, cells, products_with)
+        estimates = estimate_cells(work.record.study, cells, products_with, _reweighting(spark, work, runs))
         observed = defaultdict[int, dict[str, Quantiles]](dict)
         measured = gold.measured_quantiles(_silver(spark, work, "measured", runs))
         for row in stored(measured, "measured").collect():
@@ -199,6 +202,14 @@ def _write_gold(spark: SparkSession, work: Work, runs: Sequence[int], bad: Seque
         store.write("cells.json", (json.dumps(documents, indent=1) + "\n").encode())
     times.unpersist()
     placed.unpersist()
+
+
+def _reweighting(spark: SparkSession, work: Work, runs: Sequence[int]) -> Sequence[Reweighting | None]:
+    """What says how far failures may grow, of each cell of a study with targets that has it."""
+    study = work.record.study
+    if study.targets is None:
+        return ()
+    return reweighting_of(study, _silver(spark, work, HARMS, runs).toArrow())
 
 
 def _times(spark: SparkSession, work: Work, runs: Sequence[int]) -> DataFrame:

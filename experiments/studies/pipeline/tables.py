@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from experiments.studies.design.study import StudyPlan, metrics_of
-from experiments.studies.pipeline import records, silver
+from experiments.studies.design.study import metrics_of
+from experiments.studies.pipeline import growth, records, silver
 from experiments.studies.pipeline.rows import Trace
 from experiments.studies.pipeline.schemas import GOLD, READS, SILVER, Columns, digests, trial_columns
 from experiments.studies.pipeline.trials import per_trial
@@ -41,15 +41,19 @@ _ROWS: Mapping[str, Callable[[Trace], pa.Table]] = {
     "losses": silver.losses,
     "measured": silver.measured,
 }
-NAMES = (*_ROWS, "reads", "trials")
+NAMES = (*_ROWS, growth.TABLE, "reads", "trials")
 """Of all tables that a study may have."""
 
 
-def tables_of(study: StudyPlan) -> dict[str, Table]:
+def tables_of(record: StudyRecord) -> dict[str, Table]:
     """The tables of a study, by their names."""
+    study = record.study
+    models = (growth.model_of(cell.parameters) for cell in study.cells)
+    harms = partial(growth.harms, dict(zip(record.cells, models, strict=False)))
     custom = () if study.functions is None else study.functions.metrics
     names = tuple(metric.name for metric in metrics_of(study.functions))
     found = {name: Table(SILVER[name], rows) for name, rows in _ROWS.items()}
+    found[growth.TABLE] = Table(SILVER[growth.TABLE], harms)
     if study.has_consumer:
         found["reads"] = Table(READS, records.reads)
     return found | {"trials": Table(trial_columns(names), partial(per_trial, custom=custom))}
@@ -60,7 +64,7 @@ def readme(record: StudyRecord) -> str:
     schemas = {"trace": TRACE_SCHEMA, "trials": TRIALS_SCHEMA}
     columns: dict[str, Columns] = {
         **{name: {field.name: str(field.type) for field in schema} for name, schema in schemas.items()},
-        **{f"silver/{name}": digests(table.columns) for name, table in tables_of(record.study).items()},
+        **{f"silver/{name}": digests(table.columns) for name, table in tables_of(record).items()},
         **{f"gold/{name}": columns for name, columns in GOLD.items()},
     }
     template = templates(Path(__file__).resolve().parent).get_template("readme.md.j2")

@@ -16,7 +16,7 @@ those that workers write and those of files, of whatever program.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Annotated, ClassVar, Final, NamedTuple, get_type_hints
 
@@ -129,11 +129,13 @@ class HwRegression(AtLeader):
 
 @immutable
 class Crash(Observation):
-    """The process of a broker ends. `failure`: `clean`, `unclean`, `lossy` or `disk`."""
+    """The process of a broker ends. `failure`: `clean`, `unclean`, `lossy` or `disk`; `cause`: in the words of the
+    timeline, such as `broker` or `rack 0 power` (it is no part of the text by which builds are compared)."""
 
     KIND = "crash"
     broker: OfNode
     failure: Detail
+    cause: str = field(default="", repr=False)
 
 
 @immutable

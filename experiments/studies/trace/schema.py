@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeAlias, get_type_hints
 import pyarrow as pa
 from numpy.typing import NDArray
 
-VERSION: Final = 3
+VERSION: Final = 4
 """Of the trace's columns and rules."""
 VERSION_KEY: Final = "isray.trace.version"
 """Key of the version in the metadata of a file's schema."""
@@ -45,6 +45,7 @@ class TraceRow(NamedTuple):
     offset: Wide = NONE
     stalls: bool = False
     expired: bool = False
+    cause: str = ""
 
 
 def columns(*columns: tuple[str, pa.DataType]) -> pa.Schema:

@@ -152,7 +152,7 @@ class Trial:
             if event.kind != "clean":
                 self.cluster.disks[broker].apply_loss(loss_of(event.kind, self.params.writeback_ms))
             return
-        self._add(Crash(broker, event.kind))
+        self._add(Crash(broker, event.kind, event.cause))
         if event.kind == "clean":
             self.cluster.command(broker, ShutdownCommand())
         else:

@@ -32,6 +32,7 @@ class Failed(NamedTuple):
     gone_ms: TimeMs
     broker: NodeId
     kind: str
+    cause: str = ""
 
 
 class Started(NamedTuple):
@@ -125,7 +126,7 @@ class _Replay:
 
     def _handle(self, item: Item) -> None:
         if isinstance(item, Failed):
-            self._add(Crash(item.broker, item.kind))
+            self._add(Crash(item.broker, item.kind, item.cause))
             if item.kind != "clean":
                 self._gone_ms = max(self._gone_ms, item.gone_ms)
                 self._states.handle_crash(item.time_ms, item.broker)

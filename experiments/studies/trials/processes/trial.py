@@ -84,7 +84,7 @@ class ProcessTrial:
             engine.terminate(event.broker)
         else:
             engine.crash(event.broker, loss_of(event.kind, self._params.writeback_ms))
-        self._recording.injected.append(Failed(at_ms, engine.now_ms(), event.broker, event.kind))
+        self._recording.injected.append(Failed(at_ms, engine.now_ms(), event.broker, event.kind, event.cause))
 
     def _start(self, broker: NodeId) -> None:
         """Starts the broker, as soon as its controlled shutdown has ended."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from dataclasses import replace
 
 import pytest
 
 from experiments.studies.estimation.intervals import rate_limits
 from experiments.studies.estimation.moments import Sums
-from experiments.studies.estimation.pairs import ROUNDING, Comparison, Products, compare
+from experiments.studies.estimation.pairs import ROUNDING, Comparison, Products, _difference, _ratio, compare
 from experiments.studies.estimation.selection import (
     are_equivalent,
     lowest,
@@ -75,6 +77,44 @@ def test_ratio_without_an_upper_limit_says_so() -> None:
     assert some.ratio.ci_low > 1.0
     assert compared(none, BUSY).ratio.ci_low == 0.0
     assert compared(none, none).difference.ci_low < 0.0 < compared(none, none).difference.ci_high
+
+
+@pytest.mark.parametrize(
+    ("mine", "other", "rho", "low", "high"),
+    [
+        # Nothing seen in the reference: 0.2 - sqrt(0.1^2 + t^2 0.05^2) = 0 at t = sqrt(0.03) / 0.05.
+        ((0.2, 0.1, 0.4), (0.0, 0.0, 0.05), 0.0, math.sqrt(0.03) / 0.05, None),
+        # Nothing seen here: -0.2 t + sqrt(0.03^2 + t^2 0.1^2) = 0 at t = 0.03 / sqrt(0.03).
+        ((0.0, 0.0, 0.03), (0.2, 0.1, 0.4), 0.0, 0.0, 0.03 / math.sqrt(0.03)),
+        # Pairs that move together: with p = b = 0.2, q = 0.05, rho = 0.9 the roots are 0 and 2 (0.02 - 0.009) / 0.0075.
+        # The latter is above the estimate 2, where nothing is excluded from below.
+        ((0.2, 0.0, 0.3), (0.1, 0.0, 0.15), 0.9, 0.0, None),
+    ],
+)
+def test_ratio_with_a_limit_of_0_inverts_the_difference(
+    mine: tuple[float, float, float],
+    other: tuple[float, float, float],
+    rho: float,
+    low: float,
+    high: float | None,
+) -> None:
+    """By hand: where the limits of b - t a meet 0, with p and q the distances of the limits from b and a."""
+    found = _ratio(mine, other, rho)
+    assert (found.ci_low, found.ci_high) == (pytest.approx(low), None if high is None else pytest.approx(high))
+
+
+def test_ratio_excludes_1_where_the_difference_excludes_0() -> None:
+    """Over limits some of which are 0, with pairs that move together or apart."""
+    excluded = 0
+    for b, a in itertools.product((0.0, 0.01, 0.1, 0.3, 1.0), repeat=2):
+        for low_b, low_a, rho in itertools.product((0.0, 0.5), (0.0, 0.5), (-0.5, 0.0, 0.7, 0.99)):
+            if b + a > 0.0 and (b * low_b == 0.0 or a * low_a == 0.0) and (rho == 0.0 or a * b > 0.0):
+                mine, other = (b, b * low_b, 1.6 * b + 0.02), (a, a * low_a, 1.6 * a + 0.02)
+                ratio, (_, low, high) = _ratio(mine, other, rho), _difference(mine, other, rho)
+                assert (ratio.ci_low > 1.0) == (low > 0.0)
+                assert (ratio.ci_high is not None and ratio.ci_high < 1.0) == (high < 0.0)
+                excluded += low > 0.0 or high < 0.0
+    assert excluded > 40
 
 
 @pytest.mark.parametrize(

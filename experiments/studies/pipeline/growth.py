@@ -1,0 +1,192 @@
+"""What the failures of each cause had to do with the harms of a batch: the table that `estimation/growth.py` reweights.
+
+A *cycle* lasts while a broker is down or a partition is not whole: no leader that serves, fewer in the ISR than at
+best, members of an ELR, a recovery that is not complete, or writes that wait. A harm (a loss, an interval in which
+writes fail) belongs to the cycle that it is in, with the events of each cause that came in it before. Crashes with a
+shared cause are one event if they are at most its window apart. Own failures are expected of brokers that run, shared
+events always.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from experiments.studies.design.estimator import choose
+from experiments.studies.design.model import CellParameters
+from experiments.studies.design.study import StudyPlan
+from experiments.studies.design.targets import INCIDENTS, WRITABLE
+from experiments.studies.estimation.growth import Cause, Harms, Reweighting
+from experiments.studies.failures.sources import BURST, poisson_sources
+from experiments.studies.pipeline.rows import Trace, Values
+from experiments.studies.pipeline.schemas import SILVER, table
+from experiments.studies.trace.kinds import AcknowledgedLoss, Crash, Start
+from experiments.studies.trace.schema import YEAR_MS
+
+OWN = "broker"
+LOSS, UNWRITABLE, CYCLE = "loss", "unwritable", "cycle"
+TABLE = "harms"
+
+
+class Model(NamedTuple):
+    """What the table needs of a cell: `causes` by name, the brokers, the window of a burst."""
+
+    causes: Mapping[str, Cause]
+    brokers: int
+    window_ms: int
+
+
+def model_of(params: CellParameters) -> Model:
+    """The causes of a cell that come at a constant rate, by the names of their groups."""
+    absence = (params.longest_absence_ms + (params.detection_ms or 0)) / YEAR_MS
+    rates: dict[str, float] = {}
+    mttf = params.broker_mttf
+    if mttf is not None and mttf.dist == "exponential" and params.failures is None:
+        rates[OWN] = params.brokers * YEAR_MS / mttf.mean_ms
+    for source in poisson_sources(params):
+        rates[source.group] = rates.get(source.group, 0.0) + source.events_per_year
+    window_ms = 0 if params.burst is None else params.burst.window_ms
+    return Model({name: Cause(name, rate, absence) for name, rate in rates.items()}, params.brokers, window_ms)
+
+
+def group_of(cause: str) -> str:
+    """The group of a cause as the trace names it: `rack 0 power` is one of `rack power`."""
+    return " ".join(word for word in cause.split() if not word.isdigit())
+
+
+class _Cycles(NamedTuple):
+    """The cycles of a batch, and the integral of the number of brokers that are down. Times are those of the trials one
+    after the other."""
+
+    begins: Values
+    ends: Values
+    times: Values
+    down_ms: Values
+
+    def begin_of(self, at: Values) -> Values:
+        """When the cycle began that a time is in; the time itself if it is in none."""
+        number = np.searchsorted(self.begins, at, side="right") - 1
+        inside = (number >= 0) & (at <= self.ends[np.maximum(number, 0)]) if len(self.begins) else at < 0
+        return np.where(inside, self.begins[np.maximum(number, 0)], at) if len(self.begins) else at
+
+    def down(self, at: Values) -> Values:
+        """The integral until then."""
+        found: Values = np.interp(at, self.times, self.down_ms) if len(self.times) else np.zeros(len(at))
+        return found
+
+
+def harms(models: Mapping[str, Model], trace: Trace) -> pa.Table:
+    """One row per trial, cause, kind of harm and number of events since the cycle began, and one per cause and number
+    of events of a cycle, with the columns of `schemas.SILVER["harms"]`."""
+    model, span = models[trace.cell], int(trace.durations_ms.max()) + 1
+    offsets = (np.arange(len(trace.trials)) * span).astype(np.int64)
+    crashes = trace.rows.of_kinds(Crash)
+    cycles = _cycles(trace, *_down(trace, offsets), offsets)
+    causes = crashes.texts("cause")
+    groups: Values = np.array([group_of(text) for text in causes.distinct], object)
+    at = crashes["time_ms"] + offsets[crashes["trial"] - trace.first]
+    rows: list[tuple[object, ...]] = []
+    for name in model.causes:
+        times = np.sort(at[(groups == name)[causes.codes]]) if len(at) else at
+        if name != OWN:
+            times = times[np.diff(times, prepend=-span) > (model.window_ms if name == BURST else 0)]
+        for what, where, value, weight in _found(trace, offsets, cycles):
+            begin = cycles.begin_of(where)
+            events = np.searchsorted(times, where, side="right") - np.searchsorted(times, begin, side="left")
+            passed = where - begin
+            if name == OWN:
+                passed = passed - (cycles.down(where) - cycles.down(begin)) / model.brokers
+            expected = passed * model.causes[name].events_per_year / YEAR_MS
+            trial = trace.first + where // span if what != CYCLE else np.full(len(where), trace.first)
+            rows += [(name, what, *row) for row in _grouped(trial, events, expected, value, weight, what == CYCLE)]
+    names = ("cause", "what", "trial", "events", "expected", "value", "weight", "weight_squares")
+    columns = dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(names, ())
+    return table(SILVER[TABLE], trace.cell, lambda name: pa.array(columns[name]))
+
+
+def _down(trace: Trace, offsets: Values) -> tuple[Values, Values]:
+    """When brokers went down, and when they were started; a trial's begin and end stand in for what it does not
+    have."""
+    found = trace.rows.of_kinds(Crash, Start)
+    order = np.lexsort((found["time_ms"], found["node"], found["trial"]))
+    trial, node = (found[name][order] for name in ("trial", "node"))
+    time_ms, is_crash = found["time_ms"][order] + offsets[trial - trace.first], found.are(Crash)[order]
+    key = trial.astype(np.int64) * (int(node.max(initial=0)) + 1) + node
+    is_first, is_last = np.diff(key, prepend=-1) != 0, np.diff(key, append=-1) != 0
+    end = offsets[trial - trace.first] + trace.durations_ms[trial - trace.first]
+    ends = np.where(is_last, end, np.roll(time_ms, -1))[is_crash]
+    missing = is_first & ~is_crash
+    begins = np.concatenate([time_ms[is_crash], offsets[trial - trace.first][missing]])
+    return begins, np.concatenate([ends, time_ms[missing]])
+
+
+def _cycles(trace: Trace, down: Values, up: Values, offsets: Values) -> _Cycles:
+    found = trace.intervals
+    whole = found["online"] & ~found["stalled"] & ~found["recovering"] & (found["elr_size"] == 0)
+    whole &= found["isr_size"] >= found["isr_size"].max(initial=0)
+    offset = offsets[found["trial"] - trace.first][~whole]
+    begins = np.concatenate([down, found["start_ms"][~whole] + offset])
+    ends = np.concatenate([up, found["end_ms"][~whole] + offset])
+    order = np.argsort(begins, kind="stable")
+    begins, ends = begins[order], np.maximum.accumulate(ends[order])
+    is_new = np.append(True, begins[1:] > ends[:-1])[: len(begins)]
+    times = np.concatenate([down, up])
+    turn = np.argsort(times, kind="stable")
+    number = np.concatenate([np.ones(len(down)), -np.ones(len(up))])[turn].cumsum()
+    down_ms = np.append(0.0, (number[:-1] * np.diff(times[turn])).cumsum())[: len(times)]
+    return _Cycles(begins[is_new], ends[np.append(is_new[1:], True)[: len(ends)]], times[turn], down_ms)
+
+
+def _found(trace: Trace, offsets: Values, cycles: _Cycles) -> Iterator[tuple[str, Values, Values, Values]]:
+    """The harms by kind, and the cycles: when, how much, with which weight."""
+    losses, found = trace.rows.of_kinds(AcknowledgedLoss), trace.intervals
+    weight = losses["weight"]
+    yield LOSS, losses["time_ms"] + offsets[losses["trial"] - trace.first], weight, weight
+    failing = found["unwritable"]
+    weight = found["weight"][failing]
+    at = (found["start_ms"] + offsets[found["trial"] - trace.first])[failing]
+    yield UNWRITABLE, at, weight * found["length_ms"][failing] / YEAR_MS, weight
+    ones = np.ones(len(cycles.ends))
+    yield CYCLE, cycles.ends, ones, ones
+
+
+def _grouped(
+    trial: Values, events: Values, expected: Values, value: Values, weight: Values, is_cycle: bool
+) -> Iterator[tuple[object, ...]]:
+    """The sums by trial and number of events; of `expected` the mean by value, of cycles the least."""
+    pairs, which = np.unique(np.stack([trial, events]), axis=1, return_inverse=True)
+    which, count = which.ravel(), pairs.shape[1]
+    total = np.bincount(which, value, count)
+    mean = np.bincount(which, value * expected, count) / np.where(total > 0.0, total, 1.0)
+    if is_cycle:
+        mean = np.full(count, np.inf)
+        np.minimum.at(mean, which, expected)
+    sums = (np.bincount(which, each, count) for each in (weight, weight * weight))
+    yield from zip(*pairs.tolist(), mean.tolist(), total.tolist(), *(each.tolist() for each in sums), strict=True)
+
+
+def reweighting_of(study: StudyPlan, rows: pa.Table) -> list[Reweighting | None]:
+    """What `estimation/growth.py` needs of each cell of the study, from all rows of the table; None for cells whose
+    trials are no plain sequence of cycles (splitting), or whose failures are drawn by a function of a script."""
+    found = defaultdict[int, dict[str, dict[str, Harms]]](lambda: {INCIDENTS: {}, WRITABLE: {}})
+    frame = rows.to_pandas().sort_values(["cell", "cause", "what", "trial", "events"], kind="stable")
+    for (cell, cause), each in frame.groupby(["cell", "cause"], sort=True):
+        cycles = each[each["what"] == CYCLE].groupby("events")["expected"].min()
+        least = {int(events): float(expected) for events, expected in cycles.items()}
+        for what, target in ((LOSS, INCIDENTS), (UNWRITABLE, WRITABLE)):
+            of = each[each["what"] == what]
+            names = ("events", "expected", "value", "weight", "weight_squares")
+            arrays = {name: of[name].to_numpy(float) for name in names}
+            trial = np.unique(of["trial"].to_numpy(), return_inverse=True)[1]
+            found[cell][target][str(cause)] = Harms(trial=trial, cycles=least, **arrays)
+    is_drawn = study.functions is not None and study.functions.failure_model is not None
+    return [
+        None
+        if is_drawn or choose(cell.parameters, study.functions is not None).estimator == "splitting"
+        else Reweighting(model_of(cell.parameters).causes, found[cell.index])
+        for cell in study.cells
+    ]
