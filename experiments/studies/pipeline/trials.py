@@ -66,8 +66,8 @@ Measures = dict[str, Values]
 
 def per_trial(trace: Trace, custom: Sequence[MetricDeclaration] = ()) -> pa.Table:
     """One row per trial with the columns of `schemas.trial_columns`: partition_years, exposure, the number of `state`
-    rows, and for each metric, those of a script (`custom`) too, its value (weighted; a share of time is measured in
-    partition-years), the number of events or episodes, and the sums and maxima of their weights and sizes."""
+    rows, the controls, and for each metric, those of a script (`custom`) too, its value (weighted; a share of time is
+    measured in partition-years), the number of events or episodes, and sums and maxima of their weights and sizes."""
     exposure, shares = _shares(trace)
     metrics = shares | _rates(trace) | _custom(trace, custom, exposure)
     count = len(trace.trials)
@@ -79,6 +79,8 @@ def per_trial(trace: Trace, custom: Sequence[MetricDeclaration] = ()) -> pa.Tabl
         "exposure": exposure,
         "states": states,
     }
+    controls = ("controls", "control_exposure", "control_exposure_mean", "control", "control_mean")
+    columns |= {name: trace.trials[name].combine_chunks() for name in controls}
     structs = {
         name: pa.StructArray.from_arrays([pa.array(measures[field]) for field in METRIC_FIELDS], METRIC_FIELDS)
         for name, measures in metrics.items()

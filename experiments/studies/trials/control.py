@@ -37,10 +37,9 @@ from experiments.studies.trials.decisions import Decisions, View
 from experiments.studies.trials.importance import LEAST_CYCLES
 from protocol.ids import NO_LEADER, NodeId, TimeMs
 
-CONTROLLED = ("losses", "lost_records", "acknowledged_losses", "offline", "refuses", "unwritable", "unclean_recoveries")
-"""The columns of the metrics that have a control. Those of lost records and of losses whatever acks is are losses."""
 _LOSS, _OFFLINE, _REFUSES, _UNWRITABLE, _UNCLEAN = range(5)
 _SOURCES = (_LOSS, _LOSS, _LOSS, _OFFLINE, _REFUSES, _UNWRITABLE, _UNCLEAN)
+"""By `CONTROLLED`."""
 _EXPIRE, _BOOT, _CAUGHT_UP = range(3)
 
 
@@ -113,7 +112,9 @@ class Control:
 
     def measures(self) -> ControlMeasures:
         """What the control has measured."""
-        values = [value if source in (_LOSS, _UNCLEAN) else value / YEAR_MS for source, value in enumerate(self._values)]
+        values = [
+            value if source in (_LOSS, _UNCLEAN) else value / YEAR_MS for source, value in enumerate(self._values)
+        ]
         return ControlMeasures(self._exposure / YEAR_MS, tuple(values[source] for source in _SOURCES), self._steps)
 
     def run(self) -> None:

@@ -62,7 +62,19 @@ class View:
     elects one of them by the ends of their logs. `next`: the views that events lead to, as far as they were asked
     for."""
 
-    __slots__ = ("active", "asked", "in_sync", "is_whole", "isr", "leader", "next", "rank", "recovering", "refuses", "state")
+    __slots__ = (
+        "active",
+        "asked",
+        "in_sync",
+        "is_whole",
+        "isr",
+        "leader",
+        "next",
+        "rank",
+        "recovering",
+        "refuses",
+        "state",
+    )
 
     def __init__(self, state: PartitionState, active: tuple[bool, ...], min_isr: int) -> None:
         self.state, self.active = state, active
@@ -132,9 +144,7 @@ class Decisions:
                 )
             )
         controller.replay(TopicRecord.unchecked(name=TOPIC, topic_id=TOPIC_ID))
-        controller.replay(
-            ConfigRecord.unchecked(topic_id=TOPIC_ID, name=MIN_INSYNC_REPLICAS, value=str(self._min_isr))
-        )
+        controller.replay(ConfigRecord.unchecked(topic_id=TOPIC_ID, name=MIN_INSYNC_REPLICAS, value=str(self._min_isr)))
         controller.replay(state.to_record(TOPIC_ID, 0))
         return controller
 
