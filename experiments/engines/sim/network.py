@@ -50,17 +50,19 @@ class Disturbance:
     """The effect on `per_mille` of the messages of one direction, restricted to the types in `only` (empty: all types).
 
     `lose` drops a message, `duplicate` delivers it again up to `delay_ms` later, `reorder` delivers it up to `delay_ms`
-    late so that later messages overtake it, and `delay` delivers it and all messages after it `delay_ms` later.
+    late so that later messages overtake it, and `delay` delivers it and all messages after it `delay_ms` later. `hold`
+    delivers it at `until_ms`, and messages of other types before it.
     `keeps_idle`: idle timers of the pair sleep all the same, for a disturbance that loses all that they would send.
     """
 
     source: NodeId
     target: NodeId
-    effect: Literal["lose", "duplicate", "reorder", "delay"]
+    effect: Literal["lose", "duplicate", "reorder", "delay", "hold"]
     per_mille: int = 1_000
     delay_ms: int = 0
     only: tuple[type[Message], ...] = ()
     keeps_idle: bool = False
+    until_ms: TimeMs = 0
 
 
 @dataclass(slots=True)
@@ -118,7 +120,7 @@ class Network:
         disturbances = self._disturbances.get((source, target))
         if disturbances is None:
             return (self.arrival_ms(now_ms, route),)
-        held_ms, late_ms, copies, lost = 0, 0, 1, False
+        held_ms, late_ms, until_ms, copies, lost = 0, 0, 0, 1, False
         for found in disturbances:
             if found.only and not issubclass(route.kind, found.only):
                 continue
@@ -126,12 +128,13 @@ class Network:
                 continue
             lost = lost or found.effect == "lose"
             copies += found.effect == "duplicate"
+            until_ms = max(until_ms, found.until_ms)
             held_ms += found.delay_ms if found.effect == "delay" else 0
             if found.effect in ("duplicate", "reorder"):
                 late_ms = max(late_ms, self._draw(now_ms, found) % (found.delay_ms + 1))
         if lost:
             return ()
-        arrival = self.arrival_ms(now_ms, route, held_ms)
+        arrival = max(until_ms, self.arrival_ms(now_ms, route, held_ms))
         self._late_until_ms[source, target] = max(self._late_until_ms.get((source, target), 0), arrival + late_ms)
         return [arrival, *[arrival + late_ms] * (copies - 1)] if copies > 1 else [arrival + late_ms]
 

@@ -53,6 +53,7 @@ def choose(params: CellParameters, scripted: bool = False) -> Choice:
     needs_plain = {
         "functions of a script need plain trials": scripted,
         "recorded failures cannot be drawn again": params.failures is not None,
+        "the trials of a whole cluster are plain": params.cluster is not None,
         "other estimators need the simulator, in uncompressed time": is_compressed,
     }
     for reason, is_needed in needs_plain.items():
@@ -119,6 +120,8 @@ def obstacle_to_importance(params: CellParameters) -> str:
         return "in v3 the broker that is the controller fails, too"
     if params.broker_mttf is not None and params.broker_mttf.dist != "exponential":
         return f"times to failure are {params.broker_mttf.dist}, not exponential"
+    if params.impairments:
+        return f"an impairment ({params.impairments[0].kind}) does not end in a state that the timeline knows"
     for name in ("rolling_restart", "slow"):
         if getattr(params, name) is not None:
             return f"{name} is no process without memory"
@@ -138,6 +141,7 @@ def _own_failures_per_year(params: CellParameters) -> float:
 def _failures_per_year(params: CellParameters) -> float:
     """Of one broker, by itself and with others."""
     shared = params.power_events_per_year + params.rack_power_events_per_year
+    shared += sum(cause.per_year for cause in params.power)
     if params.burst is not None:
         sizes = rack_sizes(params)
         shared += params.burst.events_per_year(sizes) * (params.burst.struck_of(sizes) / params.brokers)
@@ -145,8 +149,10 @@ def _failures_per_year(params: CellParameters) -> float:
 
 
 def _share_absent(params: CellParameters) -> float:
-    """Failures of a broker while another is absent, about the share of time that it is absent if that is small."""
-    return _failures_per_year(params) * params.longest_absence_ms / YEAR_MS
+    """Failures of a broker while another is absent, about the share of time that it is absent if that is small; an
+    impaired broker is absent too."""
+    impaired = sum(cause.per_year * cause.duration.mean_ms for cause in params.impairments) / YEAR_MS
+    return _failures_per_year(params) * params.longest_absence_ms / YEAR_MS + impaired
 
 
 def lost_tails(params: CellParameters) -> int:
@@ -186,6 +192,10 @@ def rough_loss_rate(params: CellParameters) -> float:
     rate = n * own * further(1) * lost**needed
     rate += params.power_events_per_year * power_lost**needed
     rate += params.rack_power_events_per_year * params.racks * further(per_rack) * power_lost**needed
+    for cause in params.power:
+        lost_then = power_lost if cause.loss is None else cause.loss
+        each = 1.0 if cause.of == "cluster" else params.racks * further(per_rack)
+        rate += cause.per_year * each * lost_then**needed
     for struck, per_year in _bursts(params, params.burst) if params.burst else ():
         rate += per_year * further(struck) * lost**needed
     return rate

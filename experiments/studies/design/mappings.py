@@ -9,11 +9,9 @@ from typing import Annotated, cast
 from pydantic import Field, model_validator
 
 from experiments.studies.design.distribution import DISTRIBUTION, Distribution, RandomTime
+from experiments.studies.design.impairments import MOST_PER_YEAR
 from experiments.support.errors import WrongField
 from experiments.support.fields import BYTES, BYTES_PER_SECOND, DurationMs, Finite, Notation, WrittenModel, word_or
-
-MOST_PER_YEAR = 100_000.0
-"""The highest rate of shared events."""
 
 
 class Burst(WrittenModel):
@@ -77,9 +75,10 @@ class CatchUp(WrittenModel):
     write_rate: Annotated[Finite, BYTES_PER_SECOND] = Field(10e6, ge=0)
 
     def needed_ms(self, down_ms: int, lost_disk: bool, behind_ms: int = 0) -> int:
-        """Time from a restart until the broker has what was written: (down time x write rate + backlog after a disk
-        loss) / rate. `behind_ms`: what was missing when it failed, as the time that it would still have needed."""
-        lost_ms = self.backlog * 1_000 if lost_disk else behind_ms * self.rate
+        """Time from a restart until the broker has what was written: (time away x write rate + backlog after a disk
+        loss) / rate. `behind_ms`: what was missing when it failed, as the time that it would still have needed; it is
+        part of the backlog of a lost disk, as far as that goes."""
+        lost_ms = max(self.backlog * 1_000 if lost_disk else 0.0, behind_ms * self.rate)
         return math.ceil((down_ms * self.write_rate + lost_ms) / self.rate)
 
 

@@ -9,14 +9,26 @@ parameter. With the defaults, small clusters are Markov chains, whose answers a 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from experiments.studies.design.cluster import CLUSTER, Cluster
 from experiments.studies.design.distribution import DISTRIBUTION, Distribution, RandomTime
-from experiments.studies.design.mappings import (
+from experiments.studies.design.impairments import (
+    IMPAIRMENTS,
     MOST_PER_YEAR,
+    SLOW_DISK,
+    Isolation,
+    Isolations,
+    Pause,
+    Pauses,
+    PowerCauses,
+    SlowDisk,
+    SlowDisks,
+)
+from experiments.studies.design.mappings import (
     Burst,
     CatchUp,
     Reassignments,
@@ -147,6 +159,14 @@ class CellParameters(WrittenModel):
         "replicas {}",
         "`spread`: a partition's replicas are in as many racks as possible; `together`: in as few as possible.",
     )
+    cluster: Annotated[Cluster | None, CLUSTER] = parameter(
+        None,
+        "cluster of {}",
+        "A whole cluster instead of `brokers`, `racks`, `placement` and one topic (docs/studies.md): topics with their "
+        "own partitions, RF, min ISR and acks, racks by name, replicas as a file or a rule places them. What a topic "
+        "does not give comes from the parameters of those names.",
+        "mapping",
+    )
     power_events_per_year: EventsPerYear = parameter(
         0.0,
         "{} power events/y",
@@ -227,11 +247,39 @@ class CellParameters(WrittenModel):
         "Episodes of a slow broker, a Poisson process per broker: for `duration`, all its messages leave `delay` late.",
         "mapping",
     )
+    isolated: Isolations = parameter(
+        (),
+        "isolated: {}",
+        "Isolations, a Poisson process per broker, rack or cluster (`of`): for `duration`, messages between its "
+        "brokers and `from` are lost, by default `others` (the other brokers and the controllers); `direction`: only "
+        "those to (`in`) or of (`out`) its brokers.",
+        "mapping",
+    )
+    paused: Pauses = parameter(
+        (),
+        "paused: {}",
+        "Pauses, likewise: the process takes no input and does nothing, and loses nothing that arrives meanwhile.",
+        "mapping",
+    )
+    slow_disk: SlowDisks = parameter(
+        (),
+        "slow disk: {}",
+        "Disks that stall, likewise: what is to be appended to the broker's logs waits until the end; heartbeats and "
+        "reads go on.",
+        "mapping",
+    )
+    power: PowerCauses = parameter(
+        (),
+        "power: {}",
+        "More power events, by cause, each a Poisson process per rack or cluster (`of`). `down`: one down time for all "
+        "brokers, otherwise `broker_mttr`; `loss` of unflushed tails, otherwise as of other power events.",
+        "mapping",
+    )
     failures: Annotated[RecordedFailures | None, RECORDED] = parameter(
         None,
         "failures {}",
         "Recorded failures instead of `broker_mttf`, from a CSV file with the columns node, down_ms, up_ms and kind "
-        "(clean, unclean, lossy, disk): replayed, or blocks of them drawn at random.",
+        "(clean, unclean, lossy, disk, or an impairment): replayed, or blocks of them drawn at random.",
         "file",
     )
     duration_ms: DurationMs = parameter(YEAR_MS, "duration {}", "Virtual time that each trial simulates.", gt=0)
@@ -313,14 +361,26 @@ class CellParameters(WrittenModel):
             yield "rolling_restart", rolling.words(), allowed
         if self.reassignments is not None:
             yield from self._conflicts_of_reassignments(self.reassignments.words())
+        yield from self._conflicts_of_causes()
         if self.failures is not None and any(outage.node >= self.brokers for outage in self.failures.outages):
             yield "failures", self.failures.file, f"nodes from 0 to {self.brokers - 1}, the brokers"
         if self.network_latency_ms > (self.heartbeat_interval_ms or math.inf):
             yield "network_latency", self.network_latency_ms, f"at most a quarter of detection ({self.detection_ms} ms)"
         if self.time_compression != 1.0:
             yield from self._given_mappings("no time_compression: the times of this parameter are not compressed")
+        yield from self._conflicts_on_processes() if self.engine == "ray" else ()
+        yield from self._conflicts_of_cluster() if self.cluster is not None else ()
+
+    def _conflicts_of_cluster(self) -> Iterator[tuple[str, object, str]]:
+        """What needs one partition that stands for itself, or real processes."""
         if self.engine == "ray":
-            yield from self._conflicts_on_processes()
+            yield "engine", self.engine, "sim with cluster: whole clusters are simulated"
+        if self.reassignments is not None:
+            allowed = "none with cluster: a move takes one partition out of those that are counted together"
+            yield "reassignments", self.reassignments.words(), allowed
+        if self.estimator not in ("auto", "plain"):
+            allowed = "plain with cluster: the probability of a loss in a year needs trials of equal weight"
+            yield "estimator", self.estimator, allowed
 
     def _conflicts_of_reassignments(self, words: str) -> Iterator[tuple[str, object, str]]:
         if self.replication_factor == self.brokers:
@@ -331,6 +391,24 @@ class CellParameters(WrittenModel):
         if self.catch_up is not None and self.partitions > 1:
             allowed = "partitions 1 with catch_up: the simulator holds back a broker's replicas together"
             yield "reassignments", words, allowed
+
+    def _conflicts_of_causes(self) -> Iterator[tuple[str, object, str]]:
+        for name in ("isolated", "paused", "slow_disk", "power"):
+            named = [(cause.name, cause.of) for cause in getattr(self, name)]
+            twice = next((cause for cause in named if named.count(cause) > 1), None)
+            if twice is not None:
+                yield name, f"{twice[0]} twice", "another name for each cause of a level"
+        if self.generation == "v3":
+            yield from self._given_impairments("generation kip-497, kip-966-elr or kip-966")
+
+    def _given_impairments(self, allowed: str, kinds: Sequence[str] = IMPAIRMENTS) -> Iterator[tuple[str, object, str]]:
+        for name, causes in (("isolated", self.isolated), ("paused", self.paused), ("slow_disk", self.slow_disk)):
+            if any(cause.kind in kinds for cause in causes):
+                yield name, PARAMETERS[name].notation.write(causes), allowed
+        recorded = () if self.failures is None else self.failures.outages
+        found = next((outage.kind for outage in recorded if outage.kind in kinds), None)
+        if found is not None:
+            yield "failures", f"the kind {found}", allowed
 
     def _given_mappings(self, allowed: str) -> Iterator[tuple[str, object, str]]:
         for name in ("catch_up", "slow", "reassignments"):
@@ -343,6 +421,7 @@ class CellParameters(WrittenModel):
         if self.detection_ms is None:
             yield "detection", "instant", "a duration with engine ray: processes detect crashes by timeouts"
         yield from self._given_mappings("the engine sim: only the simulator has this parameter")
+        yield from self._given_impairments("the engine sim: only the simulator stalls disks", (SLOW_DISK,))
         if self.consumer != "none":
             yield "consumer", self.consumer, "none with engine ray: only the simulator records reads"
         real_ms = self.duration_ms / self.time_compression
@@ -359,12 +438,19 @@ class CellParameters(WrittenModel):
         return None if self.detection_ms is None else max(1, self.detection_ms // 4)
 
     @property
+    def impairments(self) -> tuple[Isolation | Pause | SlowDisk, ...]:
+        """The causes of impairments."""
+        return (*self.isolated, *self.paused, *self.slow_disk)
+
+    @property
     def longest_repair_ms(self) -> int:
-        """The mean of the longest down time that a cause of failure of this cell has."""
+        """The mean of the longest down time, or impairment, that a cause of failure of this cell has."""
         powers = (
             (self.power_events_per_year, self.power_mttr),
             (self.rack_power_events_per_year, self.rack_power_mttr),
             (1.0, None if self.burst is None else self.burst.down),
+            *((cause.per_year, cause.down) for cause in self.power),
+            *((cause.per_year, cause.duration) for cause in self.impairments),
         )
         return max([self.broker_mttr.mean_ms, *(down.mean_ms for rate, down in powers if rate > 0 and down)])
 
@@ -388,6 +474,11 @@ class CellParameters(WrittenModel):
         """How long a crash of the machine may lose an acknowledged record: until written back or flushed."""
         limits = [limit for limit in (self.writeback_ms, self.flush_interval_ms) if limit is not None]
         return min(limits, default=math.inf)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """For each partition of a trial how many partitions of the cluster it stands for."""
+        return (1,) * self.partitions if self.cluster is None else self.cluster.counts
 
     @property
     def partition_years(self) -> float:

@@ -15,6 +15,7 @@ from typing import Annotated, Literal, NamedTuple, get_args
 
 from pydantic import Field
 
+from experiments.studies.design.impairments import IMPAIRMENTS, ImpairmentKind
 from experiments.studies.design.mappings import mapping_or
 from experiments.support.durations import format_duration
 from experiments.support.errors import InputError
@@ -24,7 +25,9 @@ from experiments.support.yaml_input import read_text
 OutageKind = Literal["clean", "unclean", "lossy", "disk"]
 """`clean`: a controlled shutdown. `unclean`: the process dies, the page cache survives. `lossy`: the unflushed tail of
 every log is lost. `disk`: the disk is replaced by an empty one."""
-KINDS: tuple[OutageKind, ...] = get_args(OutageKind)
+AnyKind = OutageKind | ImpairmentKind
+OUTAGES: tuple[OutageKind, ...] = get_args(OutageKind)
+KINDS: tuple[AnyKind, ...] = (*OUTAGES, *IMPAIRMENTS)
 COLUMNS = ("node", "down_ms", "up_ms", "kind")
 LONGEST_NUMBER = 15
 _DAY_MS = 86_400_000
@@ -33,12 +36,13 @@ _EPOCH_MS = 10**12
 
 
 class RecordedOutage(NamedTuple):
-    """One line of the file: `node` is down from `down_ms` until it is started at `up_ms`, since the record began."""
+    """One line of the file: `node` is down from `down_ms` until it is started at `up_ms`, since the record began, or is
+    impaired for so long. Brokers whose isolations of one kind have the same times are isolated together."""
 
     node: int
     down_ms: int
     up_ms: int
-    kind: OutageKind
+    kind: AnyKind
 
 
 class FailureFile(WrittenModel):
@@ -81,10 +85,11 @@ class Contents:
     texts: dict[str, str]
     folder: Path
 
-    def text(self, name: str) -> str:
-        """The content of a file, with line feeds at the ends of lines. Raises InputError if it cannot be read."""
+    def text(self, name: str, what: str = "recorded failures", form: str = "CSV") -> str:
+        """The content of a file, with line feeds at the ends of lines. `what` it is to be, and its form, for errors.
+        Raises InputError if it cannot be read."""
         if name not in self.texts:
-            text = read_text(self.folder / name, "recorded failures", "CSV")
+            text = read_text(self.folder / name, what, form)
             self.texts[name] = "".join(f"{line}\n" for line in text.removeprefix("\ufeff").splitlines())
         return self.texts[name]
 
@@ -153,16 +158,18 @@ def _outage(row: list[str], number: int, source: str) -> RecordedOutage:
 
 
 def _checked(lines: list[tuple[int, RecordedOutage]], source: str) -> list[tuple[int, RecordedOutage]]:
-    """The lines by time. Raises InputError if two outages of a node overlap."""
-    last: dict[int, tuple[int, RecordedOutage]] = {}
+    """The lines by time. Raises InputError if two outages of a node overlap, or two impairments of one kind; an
+    impairment may overlap outages and those of other kinds."""
+    last: dict[tuple[int, str], tuple[int, RecordedOutage]] = {}
     ordered = sorted(lines, key=lambda line: (line[1].down_ms, line[1].node))
     for number, outage in ordered:
-        other, before = last.get(outage.node, (0, None))
+        kind = outage.kind if outage.kind in IMPAIRMENTS else "down"
+        other, before = last.get((outage.node, kind), (0, None))
         if before is not None and outage.down_ms < before.up_ms:
-            found = f"node {outage.node} down at {outage.down_ms}, in its outage of line {other}"
+            found = f"node {outage.node} {kind} at {outage.down_ms}, in its outage of line {other}"
             allowed = f"outages of a node that do not overlap (from {before.up_ms})"
             raise InputError(source, f"line {number}", found, allowed)
-        last[outage.node] = number, outage
+        last[outage.node, kind] = number, outage
     return ordered
 
 

@@ -146,7 +146,7 @@ class StudyPlan(StudyHeader):
 
 DECISIONS = frozenset(
     {"generation", "kafka_release", "replication_factor", "min_insync_replicas", "unclean_recovery_strategy", "acks"}
-    | {"detection", "flush_interval", "placement", "rolling_restart", "reassignments", "delivery_timeout"}
+    | {"detection", "flush_interval", "placement", "rolling_restart", "reassignments", "delivery_timeout", "cluster"}
 )
 """The parameters, by their names in study files, that are settings of a cluster; all others are assumptions."""
 

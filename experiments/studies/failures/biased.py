@@ -49,7 +49,7 @@ from typing import NamedTuple
 
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.model import CellParameters
-from experiments.studies.design.recorded import OutageKind
+from experiments.studies.design.recorded import AnyKind
 from experiments.studies.failures.absences import Absences
 from experiments.studies.failures.sources import (
     BURST,
@@ -70,7 +70,7 @@ LONG = 0.7
 LOSING_FIRST = 0.25
 LOSING_NEXT = 0.6
 NO_BROKER = -1
-LOSING: frozenset[OutageKind] = frozenset({"lossy", "disk"})
+LOSING: frozenset[AnyKind] = frozenset({"lossy", "disk"})
 REJOIN_MS = 1_000
 """From the end of the catch-up until the replica is in the ISR: the next renewal of its fetch session, at most."""
 
@@ -82,7 +82,7 @@ class Transition(NamedTuple):
     group: str
     rate: float
     brokers: tuple[NodeId, ...]
-    kinds: Mapping[OutageKind, float]
+    kinds: Mapping[AnyKind, float]
     source: PoissonSource | None = None
 
 
@@ -361,7 +361,7 @@ def draw_lengths(down: Distribution, number: int, long: float, random: Random) -
     return lengths_ms, -math.log(1.0 - long + long * mean)
 
 
-def draw_kind(kinds: Mapping[OutageKind, float], least: float, random: Random) -> tuple[OutageKind, float]:
+def draw_kind(kinds: Mapping[AnyKind, float], least: float, random: Random) -> tuple[AnyKind, float]:
     """A kind of failure and its log likelihood ratio: those that lose data have probability `least` or more."""
     losing = sum(chance for kind, chance in kinds.items() if kind in LOSING)
     factors = dict.fromkeys(kinds, 1.0)

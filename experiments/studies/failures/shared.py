@@ -20,14 +20,15 @@ from random import Random
 from experiments.studies.design.mappings import RollingRestart
 from experiments.studies.design.model import CellParameters
 from experiments.studies.design.recorded import RecordedFailures
-from experiments.studies.failures.sources import Branch, Outage, poisson_outages, poisson_sources
+from experiments.studies.failures.sources import Branch, Outage, impairment_sources, poisson_outages, poisson_sources
 
 
 def shared_outages(
     params: CellParameters, seed: int, begins_ms: int, branches: Sequence[Branch] = ()
 ) -> Iterator[Outage]:
     """All outages with shared or scheduled causes from `begins_ms` on, by time; branches share the scheduled."""
-    found = [poisson_outages(source, seed, begins_ms, branches) for source in poisson_sources(params)]
+    sources = [*poisson_sources(params), *impairment_sources(params)]
+    found = [poisson_outages(source, seed, begins_ms, branches) for source in sources]
     if params.rolling_restart is not None:
         found.append(restarts(params.rolling_restart, params, seed, begins_ms))
     if params.failures is not None:

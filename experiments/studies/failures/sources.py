@@ -23,10 +23,11 @@ from random import Random
 from typing import NamedTuple
 
 from experiments.studies.design.distribution import Distribution
+from experiments.studies.design.impairments import Domain, Impairment
 from experiments.studies.design.mappings import Burst
 from experiments.studies.design.model import YEAR_MS, CellParameters
 from experiments.studies.design.placement import burst_domains, rack_sizes, racks_of
-from experiments.studies.design.recorded import OutageKind
+from experiments.studies.design.recorded import AnyKind, OutageKind
 from protocol.ids import NodeId
 
 BURST = "burst"
@@ -38,6 +39,9 @@ MOST_SETS = 100
 class Outage(NamedTuple):
     """A broker is down from `down_ms` until it is started at `up_ms`; times as in the timeline. `cause`: in words.
 
+    With the kind of an impairment the broker is impaired for so long, whether it is up or down. The isolations of one
+    kind, cause and time are one: their brokers reach each other.
+
     An outage that finds its broker down acts on the disk as its kind says (`lossy`, `disk`). It ends when the earlier
     outage does, unless it `holds` the broker, which is then not started before `up_ms`.
     """
@@ -45,7 +49,7 @@ class Outage(NamedTuple):
     down_ms: int
     up_ms: int
     broker: NodeId
-    kind: OutageKind
+    kind: AnyKind
     cause: str
     holds: bool = False
 
@@ -81,7 +85,7 @@ class PoissonSource:
     group: str
     events_per_year: float
     brokers: tuple[NodeId, ...]
-    kinds: Mapping[OutageKind, float]
+    kinds: Mapping[AnyKind, float]
     strike: Callable[[int, Draws], Sequence[Outage]]
     down: Distribution
     together: bool
@@ -102,6 +106,12 @@ def poisson_sources(params: CellParameters) -> list[PoissonSource]:
         rate, down = params.rack_power_events_per_year, params.rack_power_mttr
         racks = enumerate(racks_of(params))
         sources += [_power(params, f"rack {rack}", rate, brokers, down) for rack, brokers in racks]
+    for cause in params.power:
+        loss = params.tail_lost_with_power if cause.loss is None else cause.loss
+        sources += [
+            _power(params, domain, cause.per_year, brokers, cause.down, cause.name, loss)
+            for domain, brokers in domains_of(params, cause.of)
+        ]
     if params.burst is not None:
         sources.append(_bursts(params, params.burst))
     return sources
@@ -147,12 +157,49 @@ def _gap_ms(draws: Draws, rate_per_ms: float) -> int:
     return round(draws.gaps.expovariate(rate_per_ms)) + 1
 
 
+def domains_of(params: CellParameters, of: Domain) -> list[tuple[str, tuple[NodeId, ...]]]:
+    """The domains of one level with their brokers: `broker 0`, `rack 0` and so on, or `cluster`."""
+    everyone = tuple(range(params.brokers))
+    if of == "cluster":
+        return [("cluster", everyone)]
+    domains = [(broker,) for broker in everyone] if of == "broker" else racks_of(params)
+    return [(f"{of} {number}", brokers) for number, brokers in enumerate(domains)]
+
+
+def impairment_sources(params: CellParameters) -> list[PoissonSource]:
+    """The causes of impairments of the cell's failure model, for each domain."""
+    return [
+        _impairing(cause, domain, brokers)
+        for cause in params.impairments
+        for domain, brokers in domains_of(params, cause.of)
+    ]
+
+
+def _impairing(impairment: Impairment, domain: str, brokers: tuple[NodeId, ...]) -> PoissonSource:
+    """All brokers of a domain are impaired for one duration."""
+    kind, cause = impairment.kind, f"{domain} {impairment.name}"
+
+    def strike(at_ms: int, draws: Draws) -> list[Outage]:
+        ends_ms = at_ms + impairment.duration.sample_ms(draws.event)
+        return [Outage(at_ms, ends_ms, broker, kind, cause) for broker in brokers]
+
+    name, group = f"{domain.replace(' ', '/')}/{kind}/{impairment.name}", f"{impairment.of} {impairment.name}"
+    return PoissonSource(name, group, impairment.per_year, brokers, {kind: 1.0}, strike, impairment.duration, True)
+
+
 def _power(
-    params: CellParameters, domain: str, rate: float, brokers: tuple[NodeId, ...], common_down: Distribution | None
+    params: CellParameters,
+    domain: str,
+    rate: float,
+    brokers: tuple[NodeId, ...],
+    common_down: Distribution | None,
+    called: str = "power",
+    loss: float | None = None,
 ) -> PoissonSource:
     """Power events of a domain: all its brokers fail at once, each with its own draw of whether the tail is lost. They
     come back together after `common_down`, or each after a repair time of its own."""
-    loss, name, cause = params.tail_lost_with_power, f"{domain.replace(' ', '/')}/power", f"{domain} power"
+    loss = params.tail_lost_with_power if loss is None else loss
+    name, cause = f"{domain.replace(' ', '/')}/{called}", f"{domain} {called}"
 
     def strike(at_ms: int, draws: Draws) -> list[Outage]:
         common_ms = None if common_down is None else common_down.sample_ms(draws.event)
@@ -165,8 +212,8 @@ def _power(
             outages.append(Outage(at_ms, up_ms, broker, kind, cause, holds=common_ms is not None))
         return outages
 
-    kinds: dict[OutageKind, float] = {"unclean": 1.0 - loss, "lossy": loss}
-    group, down = f"{domain.split()[0]} power", common_down or params.broker_mttr
+    kinds: dict[AnyKind, float] = {"unclean": 1.0 - loss, "lossy": loss}
+    group, down = f"{domain.split()[0]} {called}", common_down or params.broker_mttr
     return PoissonSource(name, group, rate, brokers, kinds, strike, down, together=common_down is not None)
 
 
@@ -253,7 +300,7 @@ def kind_of_failure(params: CellParameters, random: Random, disks: Random) -> Ou
     return "lossy" if loss < params.tail_loss_probability else "unclean"
 
 
-def kinds_of(params: CellParameters) -> dict[OutageKind, float]:
+def kinds_of(params: CellParameters) -> dict[AnyKind, float]:
     """The probabilities of the kinds that :func:`kind_of_failure` draws."""
     unclean, disk, loss = params.unclean_probability, params.disk_loss_probability, params.tail_loss_probability
     return {

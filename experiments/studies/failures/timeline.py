@@ -26,8 +26,9 @@ from statistics import NormalDist
 from typing import Literal, NamedTuple, Protocol
 
 from experiments.studies.design.distribution import Distribution
+from experiments.studies.design.impairments import IMPAIRMENTS
 from experiments.studies.design.model import CellParameters
-from experiments.studies.design.recorded import OutageKind
+from experiments.studies.design.recorded import AnyKind
 from experiments.studies.failures.shared import shared_outages
 from experiments.studies.failures.sources import Branch, Outage, kind_of_failure
 from protocol.ids import NodeId
@@ -43,12 +44,16 @@ class Event(NamedTuple):
     """At `time_ms` a broker fails (`kind` says how), or is started (`start`). Time 0 is the start of the measurement;
     the warm-up has negative times. `cause`: what failed, in words. A broker that is down may lose the tail of its logs
     (`lossy`) or its disk (`disk`) by another cause. `mark`, of a timeline in importance sampling only and for no broker
-    (-1): a shared event has begun whose outages, if any, come later, or a time ends in which failures are forced."""
+    (-1): a shared event has begun whose outages, if any, come later, or a time ends in which failures are forced. With
+    the kind of an impairment the broker is impaired from now on, or not any more (`ends`); `span`: when that begins and
+    ends. Isolations of one kind, cause and span are one."""
 
     time_ms: int
     broker: NodeId
-    kind: OutageKind | Literal["start", "mark"]
+    kind: AnyKind | Literal["start", "mark"]
     cause: str = ""
+    ends: bool = False
+    span: tuple[int, int] = (0, 0)
 
 
 class Timeline(Protocol):
@@ -105,6 +110,7 @@ class DrawnTimeline:
         shared = shared_outages(params, seed, begins_ms - history_ms(params)) if outages is None else outages
         self._shared: Iterator[Outage] = iter(shared)
         self._next_shared = next(self._shared, None)
+        self._impaired: list[tuple[int, Outage]] = []
         self._first = self._state_at_the_beginning()
 
     def _seed_streams(self, seed: int) -> None:
@@ -124,15 +130,19 @@ class DrawnTimeline:
         return self._begins_ms - round((HISTORY_CYCLES + share) * cycle_ms)
 
     def _state_at_the_beginning(self) -> Iterator[Event]:
-        """Passes the events before the beginning; returns one failure for each broker that is down then."""
+        """Passes the events before the beginning; returns one failure for each broker that is down then, and the
+        impairments that last."""
         down: dict[NodeId, Event] = {}
         while (upcoming := self._upcoming_ms()) is not None and upcoming < self._begins_ms:
             event = self._advance()
-            if event is not None and event.kind == "start":
+            if event is None or event.kind in IMPAIRMENTS:
+                continue
+            if event.kind == "start":
                 del down[event.broker]
-            elif event is not None and not (event.broker in down and down[event.broker].kind == "disk"):
+            elif not (event.broker in down and down[event.broker].kind == "disk"):
                 down[event.broker] = event
-        return iter([down[broker]._replace(time_ms=self._begins_ms) for broker in sorted(down)])
+        impaired = [_impairment(outage.down_ms, outage) for _, outage in sorted(self._impaired)]
+        return iter([e._replace(time_ms=self._begins_ms) for e in (*(down[b] for b in sorted(down)), *impaired)])
 
     def next_event(self) -> Event | None:
         event = next(self._first, None)
@@ -147,16 +157,20 @@ class DrawnTimeline:
         return False
 
     def _upcoming_ms(self) -> int | None:
-        own_ms = self._heap[0][0] if self._heap else None
-        if self._next_shared is None:
-            return own_ms
-        return self._next_shared.down_ms if own_ms is None else min(own_ms, self._next_shared.down_ms)
+        own = (queue[0][0] for queue in (self._heap, self._impaired) if queue)
+        shared = () if self._next_shared is None else (self._next_shared.down_ms,)
+        return min((*own, *shared), default=None)
 
     def _advance(self) -> Event | None:
         """The next event; None if it has no effect."""
         shared = self._next_shared
+        if self._impaired and self._impaired[0][0] == self._upcoming_ms():
+            return _impairment(*heappop(self._impaired), ends=True)
         if shared is not None and (not self._heap or shared.down_ms < self._heap[0][0]):
             self._next_shared = next(self._shared, None)
+            if shared.kind in IMPAIRMENTS:
+                heappush(self._impaired, (shared.up_ms, shared))
+                return _impairment(shared.down_ms, shared)
             if not self._up[shared.broker]:
                 return self._strike_down(shared)
             return self._fail(shared.down_ms, shared.broker, shared.kind, shared.up_ms, shared.cause)
@@ -171,7 +185,7 @@ class DrawnTimeline:
         self._schedule_failure(broker, time_ms)
         return Event(time_ms, broker, "start")
 
-    def _fail(self, time_ms: int, broker: NodeId, kind: OutageKind, up_ms: int, cause: str) -> Event:
+    def _fail(self, time_ms: int, broker: NodeId, kind: AnyKind, up_ms: int, cause: str) -> Event:
         self._up[broker] = False
         self._schedule_start(broker, max(up_ms, time_ms + 1))
         return Event(time_ms, broker, kind, cause)
@@ -197,6 +211,11 @@ class DrawnTimeline:
         """The broker's next change is at that time; an earlier plan is void."""
         self._generations[broker] += 1
         heappush(self._heap, (at_ms, broker, self._generations[broker]))
+
+
+def _impairment(time_ms: int, outage: Outage, ends: bool = False) -> Event:
+    """The beginning of an impairment at that time, or its end."""
+    return Event(time_ms, outage.broker, outage.kind, outage.cause, ends, (outage.down_ms, outage.up_ms))
 
 
 class BranchingTimeline(DrawnTimeline):
@@ -233,7 +252,7 @@ class BranchingTimeline(DrawnTimeline):
             elif self._mttf is not None:
                 self._push(since_ms + longer_than_ms(self._mttf, passed_ms, self._lifetimes[broker]), broker)
 
-    def _fail(self, time_ms: int, broker: NodeId, kind: OutageKind, up_ms: int, cause: str) -> Event:
+    def _fail(self, time_ms: int, broker: NodeId, kind: AnyKind, up_ms: int, cause: str) -> Event:
         self._since_ms[broker], self._own_repair[broker] = time_ms, cause == "broker"
         return super()._fail(time_ms, broker, kind, up_ms, cause)
 

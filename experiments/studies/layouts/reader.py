@@ -49,9 +49,10 @@ class ImportedPartition(StrictModel):
 
 
 class ImportedTopic(StrictModel):
-    """A topic of an imported cluster; `min_insync_replicas` is the one in force, the cluster's default or its own."""
+    """A topic of an imported cluster; the configs are those in force, the cluster's default or its own."""
 
     min_insync_replicas: Annotated[int | None, Field(ge=1)] = None
+    unclean_leader_election: bool | None = None
     partitions: Annotated[list[ImportedPartition], Field(min_length=1)]
 
 
@@ -89,7 +90,11 @@ class Reassignment(StrictModel):
 
 def read_layout(path: Path) -> Layout:
     """The layout in a file. InputError, with file, line or field, for any other file and for one that is cut off."""
-    text, source = read_text(path, "the layout of a cluster", FORM), str(path)
+    return layout_in(read_text(path, "the layout of a cluster", FORM), str(path))
+
+
+def layout_in(text: str, source: str) -> Layout:
+    """The layout in the text of a file, which `source` names in errors."""
     if describes(text):
         return layout_of(parse_describe(text, source))
     if _PROPOSED in text or text.lstrip().startswith("{"):
@@ -158,7 +163,8 @@ def _imported(raw: Mapping[str, object], source: str) -> Layout:
             for item in topic.partitions
         )
         replicas = tuple(tuple(item.replicas) for item in topic.partitions)
-        topics.append(TopicLayout(name, replicas, topic.min_insync_replicas, states))
+        configs = topic.min_insync_replicas, topic.unclean_leader_election
+        topics.append(TopicLayout(name, replicas, configs[0], states, configs[1]))
     return layout_of(topics, ids, racks)
 
 
@@ -189,7 +195,8 @@ def written(layout: Layout, cluster_id: str | None) -> dict[str, object]:
     for topic in layout.topics:
         states = zip(topic.replicas, topic.described or (), strict=True)
         partitions = [{"replicas": replicas} | asdict(state) for replicas, state in states]
-        topics[topic.name] = {"min_insync_replicas": topic.min_insync_replicas, "partitions": partitions}
+        configs = {name: getattr(topic, name) for name in ("min_insync_replicas", "unclean_leader_election")}
+        topics[topic.name] = configs | {"partitions": partitions}
     brokers = [{"id": broker, "rack": layout.racks.get(broker)} for broker in layout.brokers]
     return {"isray_layout": 1, "cluster_id": cluster_id, "brokers": brokers, "topics": topics}
 
@@ -198,7 +205,11 @@ def read_racks(path: Path) -> dict[int, str]:
     """The rack of each broker in a file. InputError, with the line or field, for a broker that is named twice or has
     no rack, and for any other file.
     """
-    text, source = read_text(path, "racks of brokers", _RACK_FORM), str(path)
+    return racks_in(read_text(path, "racks of brokers", _RACK_FORM), str(path))
+
+
+def racks_in(text: str, source: str) -> dict[int, str]:
+    """The rack of each broker in the text of a file, which `source` names in errors."""
     if found := _BROKER_LINE.findall(text):
         return _unique([(int(broker), "" if rack == "null" else rack, "") for broker, rack in found], source)
     first = next((line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")), "")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from experiments.studies.design.recorded import OutageKind
+from experiments.studies.design.recorded import AnyKind
 from experiments.studies.logs.times import Clock
 from experiments.support.durations import UNITS_MS
 from experiments.support.errors import InputError, shown
@@ -125,7 +125,7 @@ class LogFormat:
     delimiter: str = ","
     positions: tuple[str, ...] = ()
     has_header: bool = True
-    kind: OutageKind = "unclean"
+    kind: AnyKind = "unclean"
     repairs: bool = False
     own_units: bool = True
 

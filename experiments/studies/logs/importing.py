@@ -21,7 +21,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from experiments.studies.design.recorded import COLUMNS, KINDS, LONGEST_NUMBER, OutageKind
+from experiments.studies.design.impairments import IMPAIRMENTS
+from experiments.studies.design.recorded import COLUMNS, KINDS, LONGEST_NUMBER, AnyKind
 from experiments.studies.logs.formats import FIELDS, LogFormat, Row, Said
 from experiments.studies.logs.times import Clock, Unit
 from experiments.support.durations import format_duration
@@ -40,7 +41,7 @@ class Wanted:
 
     columns: Mapping[str, str] = field(default_factory=dict)
     unit: Unit | None = None
-    kind: OutageKind | None = None
+    kind: AnyKind | None = None
     nodes: Mapping[str, int] | None = None
     brokers: int | None = None
     begins: str | None = None
@@ -54,7 +55,7 @@ class Outage(NamedTuple):
     down_ms: int
     broker: int
     up_ms: int
-    kind: OutageKind
+    kind: AnyKind
 
 
 @dataclass(slots=True)
@@ -262,7 +263,7 @@ def _down_times(
     brokers: Mapping[str, int],
     begins_ms: int,
     ends_ms: int,
-    kind: OutageKind,
+    kind: AnyKind,
     left_out: Counter[str],
 ) -> tuple[dict[int, list[Outage]], Counter[str]]:
     """The outages of each broker within the record, and how many are open, and cut."""
@@ -294,12 +295,13 @@ def _reason(said: Said, brokers: Mapping[str, int], begins_ms: int, ends_ms: int
 
 
 def _joined(outages: Iterable[Outage]) -> list[Outage]:
-    """The outages of a broker by time; those that overlap are one."""
-    found: list[Outage] = []
+    """The outages of a broker by time; those that overlap are one, and so are its impairments of one kind."""
+    found: dict[str, list[Outage]] = {}
     for outage in sorted(outages):
-        if found and outage.down_ms < found[-1].up_ms:
-            kind = max(outage.kind, found[-1].kind, key=KINDS.index)
-            found[-1] = found[-1]._replace(up_ms=max(outage.up_ms, found[-1].up_ms), kind=kind)
+        alike = found.setdefault(outage.kind if outage.kind in IMPAIRMENTS else "down", [])
+        if alike and outage.down_ms < alike[-1].up_ms:
+            kind = max(outage.kind, alike[-1].kind, key=KINDS.index)
+            alike[-1] = alike[-1]._replace(up_ms=max(outage.up_ms, alike[-1].up_ms), kind=kind)
         else:
-            found.append(outage)
-    return found
+            alike.append(outage)
+    return sorted(outage for alike in found.values() for outage in alike)

@@ -38,7 +38,8 @@ def intervals(trace: Trace) -> pa.Table:
 
 
 def outages(trace: Trace) -> pa.Table:
-    """One row per outage: whether it ended within the trial, whether it was a handover, and its last weight."""
+    """One row per outage: whether it ended within the trial, whether it was a handover, and its last weight, for
+    each partition that it stands for."""
     found = trace.intervals
     starts, lasts = found.spans("out")
     failed, end_ms = np.cumsum(found.leader_failed), found["end_ms"][lasts]
@@ -47,7 +48,7 @@ def outages(trace: Trace) -> pa.Table:
         "failover_ms": end_ms - found["start_ms"][starts],
         "ended": end_ms < trace.durations_ms[found["trial"][starts] - trace.first],
         "handover": failed[lasts] == failed[starts] - found.leader_failed[starts],
-        "weight": found["weight"][lasts],
+        "weight": found["weight"][lasts] * trace.counts[found["partition"][starts]],
     }
     return table(SILVER["outages"], trace.cell, lambda name: found[name][starts], **columns)
 

@@ -127,8 +127,9 @@ def _add_run(spark: SparkSession, work: Work, run: int, good: Sequence[Checked])
     files = max(spark.sparkContext.defaultParallelism, sum(each.size for each in good) // manifest.FILE_BYTES)
     cells = dict(zip(work.record.cells, (cell.parameters for cell in work.record.study.cells), strict=True))
     batches = listed(spark, [each.batch for each in good], cells, files)
+    clusters = {digest: parameters.cluster for digest, parameters in cells.items()}
     makers = {name: table.rows for name, table in tables_of(work.record).items()}
-    names = write_tables(batches, work.store, run, makers)
+    names = write_tables(batches, work.store, run, makers, clusters)
     for folder in (run_folder(table, run) for table in makers):
         for name in work.store.names(folder):
             if f"{folder}/{name}" not in names:  # left by an attempt of a task that was killed

@@ -19,10 +19,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Literal, get_args
+from typing import Literal
 
+from experiments.studies.design.impairments import IMPAIRMENTS, SLOW_DISK
 from experiments.studies.design.model import CellParameters
-from experiments.studies.design.recorded import OutageKind
+from experiments.studies.design.recorded import KINDS, OUTAGES
 from experiments.studies.failures.sources import Outage
 from experiments.studies.failures.timeline import DrawnTimeline, warm_up_ms
 from experiments.studies.trace.kinds import TrialResult
@@ -106,7 +107,7 @@ def checked(model: FailureModel, parameters: CellParameters, random: Random) -> 
             outage = next(outages, end)
         if outage is end:
             return
-        allowed = _wrong(outage, parameters.brokers, before_ms)
+        allowed = _wrong(outage, parameters, before_ms)
         if allowed:
             raise InputError(SOURCE, place, _shown(outage), allowed)
         assert isinstance(outage, Outage)
@@ -114,7 +115,7 @@ def checked(model: FailureModel, parameters: CellParameters, random: Random) -> 
         yield outage
 
 
-def _wrong(outage: object, brokers: int, before_ms: float) -> str:
+def _wrong(outage: object, parameters: CellParameters, before_ms: float) -> str:
     """What is allowed instead of an outage that follows one at `before_ms`; empty for one that is right."""
     if not isinstance(outage, Outage):
         return _OUTAGES
@@ -122,10 +123,13 @@ def _wrong(outage: object, brokers: int, before_ms: float) -> str:
         return "whole numbers for down_ms and up_ms (milliseconds) and broker"
     if outage.down_ms < before_ms:
         return f"outages in time order, so from {before_ms} ms on"
+    brokers = parameters.brokers
     if not 0 <= outage.broker < brokers or outage.up_ms <= outage.down_ms:
         return f"brokers 0 to {brokers - 1}, up_ms after down_ms"
-    if outage.kind not in get_args(OutageKind):
-        return f"as kind one of {', '.join(get_args(OutageKind))}"
+    if outage.kind not in KINDS or (outage.kind in IMPAIRMENTS and parameters.generation == "v3"):
+        return f"as kind one of {', '.join(KINDS if parameters.generation != 'v3' else OUTAGES)}"
+    if outage.kind == SLOW_DISK and parameters.engine == "ray":
+        return "slow-disk with engine sim"
     if not isinstance(outage.cause, str) or not isinstance(outage.holds, bool):
         return "a text as cause, and True or False as holds"
     return ""

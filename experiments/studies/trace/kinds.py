@@ -147,6 +147,27 @@ class Start(Observation):
 
 
 @immutable
+class Impaired(Observation):
+    """A broker is impaired from now on. `impairment`: its kind, as in records (`isolated`, `paused`); `cause`: in
+    words, as `rack 0 switch`."""
+
+    KIND = "impaired"
+    broker: OfNode
+    impairment: Detail
+    cause: str = ""
+
+
+@immutable
+class Restored(Observation):
+    """The impairment of the broker has ended."""
+
+    KIND = "restored"
+    broker: OfNode
+    impairment: Detail
+    cause: str = ""
+
+
+@immutable
 class End(Observation):
     """The trial ends."""
 
@@ -272,7 +293,7 @@ KINDS: Final[dict[str, type[Observation]]] = {
     kind.KIND: kind
     for kind in (
         *(State, End, Loss, Acks1Loss, AcknowledgedLoss, UncleanRecovery, Recovery, HwRegression, Crash, Start),
-        *(Read, *FOLLOWED, *MEASURED),
+        *(Impaired, Restored, Read, *FOLLOWED, *MEASURED),
     )
 }
 """The kinds by their names in files."""

@@ -14,8 +14,8 @@ from dataclasses import replace
 from random import Random
 
 from experiments.studies.design.model import CellParameters
+from experiments.studies.design.placement import TOPIC
 from experiments.studies.trials.setting import cluster_spec
-from experiments.studies.trials.states import TOPIC
 from protocol.config import MIN_INSYNC_REPLICAS
 from protocol.controller import alter_partition, brokers
 from protocol.controller.context import ControllerState

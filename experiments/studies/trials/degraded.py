@@ -1,7 +1,9 @@
 """Brokers that are up and registered, but behind or slow: the network loses or delays some of their messages.
 
-*Catch-up.* The replicas of a restarted broker are behind for a while. How long follows from what was written while it
-was down, and from the volume of its disk if that was lost (`failures/absences.py`). Until then the network loses its
+*Catch-up.* The replicas of a broker that was away are behind for a while: it was down, cut off from a leader of theirs,
+paused, or its disk stalled, or several of these, one after the other or at once, in which case it is back when the last
+one ends. How long follows from what was written since it left, and from the volume of its disk if that was lost
+(`failures/absences.py`). Until then the network loses its
 fetch requests, so the leaders count it as behind and keep it out of the ISR. Afterwards the broker's next renewal of
 its fetch session, within `replica.fetch.wait.max.ms`, begins a new session, and the replicas join the ISR as the
 protocol has it. All other messages are delivered, so the broker may be elected leader where the protocol allows that; a
@@ -34,6 +36,8 @@ from protocol.events.broker import BecameLeader
 from protocol.ids import NodeId, TimeMs, TopicPartition, is_broker
 from protocol.messages.data import FetchRenewal, FetchRequest
 
+DOWN = "down"
+CUT_OFF = "cut off"
 HISTORY_EPISODES = 10
 """How long before its beginning a stationary process is drawn, in mean durations of an episode."""
 
@@ -63,16 +67,43 @@ class CatchUps(_Disturbed):
         self._absences = Absences(catch_up)
         self._states = states
         self._until_ms: dict[NodeId, TimeMs] = {}
+        self._reasons: dict[NodeId, set[str]] = {}
         self._led: dict[NodeId, set[TopicPartition]] = {}
         cluster.trace_observers.append(self._observe)
 
     def fail(self, broker: NodeId, lost_disk: bool) -> None:
         """The broker has failed, or its disk was lost while it was down."""
         self._absences.fail(broker, self._cluster.now_ms, lost_disk)
+        self._reasons.setdefault(broker, set()).add(DOWN)
         self._led.pop(broker, None)
 
     def start(self, broker: NodeId) -> None:
-        """The broker is about to start: from now on it is behind."""
+        """The broker is about to start: from now on it is behind, once nothing else keeps it away."""
+        self._reasons.setdefault(broker, set()).discard(DOWN)
+        if not self._reasons[broker]:
+            self._catch_up(broker)
+
+    def leave(self, broker: NodeId, reason: str) -> None:
+        """The broker, up or down, does not fetch from now on."""
+        self._absences.fail(broker, self._cluster.now_ms, lost_disk=False)
+        self._reasons.setdefault(broker, set()).add(reason)
+
+    def come_back(self, broker: NodeId, reason: str) -> None:
+        """That reason keeps the broker away no longer: if none does, it is behind from now on, unless it leads all its
+        partitions."""
+        reasons = self._reasons.get(broker, set())
+        if reason not in reasons:
+            return
+        reasons.remove(reason)
+        if not reasons:
+            partitions = self._states.partitions
+            replicas = self._states.replicas_on(broker)
+            led = self._led[broker] = {name for name in replicas if partitions[name].leader == broker}
+            self._catch_up(broker)
+            if led.issuperset(replicas):
+                self._end_at_once(broker)
+
+    def _catch_up(self, broker: NodeId) -> None:
         now_ms = self._cluster.now_ms
         self._release(broker)
         until_ms = self._until_ms[broker] = self._absences.start(broker, now_ms)
@@ -97,9 +128,13 @@ class CatchUps(_Disturbed):
             led = self._led.setdefault(node, set())
             led.add(trace.partition)
             if node in self._held and led.issuperset(self._states.replicas_on(node)):
-                self._until_ms[node] = now_ms
-                self._absences.end(node, now_ms)
-                self._cluster.call_at(now_ms, lambda: self._end(node, now_ms))
+                self._end_at_once(node)
+
+    def _end_at_once(self, broker: NodeId) -> None:
+        """The broker leads all its partitions: it has nothing to fetch."""
+        now_ms = self._until_ms[broker] = self._cluster.now_ms
+        self._absences.end(broker, now_ms)
+        self._cluster.call_at(now_ms, lambda: self._end(broker, now_ms))
 
 
 class Episode(NamedTuple):

@@ -40,7 +40,7 @@ from typing import NamedTuple
 from experiments.engines.sim.memory import rare_collections
 from experiments.studies.design.estimator import lost_tails
 from experiments.studies.design.model import CellParameters
-from experiments.studies.design.placement import assignments
+from experiments.studies.design.placement import TOPIC, assignments
 from experiments.studies.failures.sources import Branch
 from experiments.studies.failures.timeline import BranchingTimeline, DrawnTimeline, Event, events_until, warm_up_ms
 from experiments.studies.trace.kinds import (
@@ -52,7 +52,6 @@ from experiments.studies.trace.kinds import (
     TrialResult,
     UncleanRecovery,
 )
-from experiments.studies.trials.states import TOPIC
 from experiments.studies.trials.trial import Trial
 from protocol.events.base import Trace
 from protocol.events.controller import PartitionChanged

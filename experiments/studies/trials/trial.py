@@ -28,10 +28,12 @@ from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.memory import rare_collections
 from experiments.engines.sim.network import NetworkModel
 from experiments.studies.design.distribution import Distribution
+from experiments.studies.design.impairments import IMPAIRMENTS
 from experiments.studies.design.model import CellParameters
 from experiments.studies.failures.timeline import DrawnTimeline, Event, Timeline, warm_up_ms
 from experiments.studies.trace.kinds import Crash, End, Observation, Stamped, Start, TrialResult
 from experiments.studies.trials.degraded import CatchUps, SlowBrokers, episodes
+from experiments.studies.trials.impairments import Impairments
 from experiments.studies.trials.observer import Observer
 from experiments.studies.trials.reassignments import Move, Reassigner, drawn_moves
 from experiments.studies.trials.setting import (
@@ -40,7 +42,7 @@ from experiments.studies.trials.setting import (
     SetUpError,
     cluster_spec,
     loss_of,
-    topic_request,
+    topic_requests,
 )
 from experiments.studies.trials.writer import LEARNING_MS
 from protocol.ids import FIRST_CLIENT, NodeId, TimeMs, is_client
@@ -76,6 +78,7 @@ class Trial:
         self.catch_ups = None if catch_up is None else CatchUps(catch_up, self.cluster, self.observer.states)
         self._seed = seed
         self._flush_phases = Random(f"{seed}/flush-phases")
+        self._impairments = Impairments(self.cluster, self.observer, self.catch_ups, self._add)
 
     def run(self) -> TrialResult:
         """Runs the trial to its end."""
@@ -106,7 +109,8 @@ class Trial:
             cluster.start(node)
         cluster.run_until(1_000)
         for node in cluster.spec.controller_ids or cluster.spec.broker_ids:
-            cluster.send(FIRST_CLIENT, node, topic_request(params))
+            for request in topic_requests(params):
+                cluster.send(FIRST_CLIENT, node, request)
         while not all(partition.serves for partition in self.observer.states.partitions.values()):
             if not cluster.step(SET_UP_MS):
                 raise SetUpError(f"no leaders after {SET_UP_MS} ms: {params}")
@@ -116,7 +120,7 @@ class Trial:
         if event is not None:
             at_ms = self._zero_ms + event.time_ms
             self.cluster.call_at(at_ms, lambda: self._handle_event(event))
-            if event.kind not in ("start", "mark"):
+            if event.kind not in ("start", "mark") and not event.ends:
                 self._write_before(at_ms, event.broker)
 
     def _write_before(self, at_ms: TimeMs, broker: NodeId) -> None:
@@ -138,6 +142,8 @@ class Trial:
         if event.kind == "start":
             self._starting[event.broker] = event
             self._start(event)
+        elif event.kind in IMPAIRMENTS:
+            self._impairments.handle(event)
         else:
             self._starting.pop(event.broker, None)
             self._fail(event)
@@ -154,10 +160,20 @@ class Trial:
             return
         self._add(Crash(broker, event.kind, event.cause))
         if event.kind == "clean":
-            self.cluster.command(broker, ShutdownCommand())
+            self._shut_down(broker, self.cluster.incarnation_of(broker))
         else:
             self.cluster.crash(broker, loss_of(event.kind, self.params.writeback_ms))
+            self._impairments.handle_crash(broker)
             self.observer.handle_crash(broker)
+
+    def _shut_down(self, broker: NodeId, incarnation: int) -> None:
+        """Begins a controlled shutdown of that process, if it still runs, as soon as it is not paused."""
+        if self.cluster.incarnation_of(broker) == incarnation:
+            if self.cluster.is_paused(broker):
+                later_ms = self.cluster.now_ms + RETRY_START_MS
+                self.cluster.call_at(later_ms, lambda: self._shut_down(broker, incarnation))
+            else:
+                self.cluster.command(broker, ShutdownCommand())
 
     def _start(self, event: Event) -> None:
         """Starts the broker, as soon as its controlled shutdown has ended and unless it has failed again."""
@@ -210,6 +226,7 @@ def compressed(params: CellParameters) -> CellParameters:
             "power_events_per_year": 0.0,
             "rack_power_events_per_year": 0.0,
             "burst": None,
+            **{"isolated": (), "paused": (), "slow_disk": (), "power": ()},
         }
     )
 
@@ -223,7 +240,11 @@ class CompressedTimeline:
 
     def next_event(self) -> Event | None:
         event = self._timeline.next_event()
-        return None if event is None else event._replace(time_ms=round(event.time_ms / self._factor))
+        if event is None:
+            return None
+        begins_ms, ends_ms = event.span
+        span = (round(begins_ms / self._factor), round(ends_ms / self._factor))
+        return event._replace(time_ms=round(event.time_ms / self._factor), span=span)
 
     def log_weight(self, at_ms: int) -> float:
         return self._timeline.log_weight(round(at_ms * self._factor))
