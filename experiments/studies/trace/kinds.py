@@ -351,7 +351,7 @@ class TrialResult:
     trace_hash: str
     events: int
     custom: tuple[float, ...] = ()
-    controls: ControlResult | None = None
+    controls: ControlResult | None = field(default=None, repr=False)
 
 
 class TraceError(AssertionError):
