@@ -21,8 +21,9 @@ from experiments.studies.design.study import StudyPlan, metrics_of
 from experiments.studies.estimation.estimates import CellEstimates, read_cells
 from experiments.studies.estimation.pairs import Difference
 from experiments.studies.estimation.times import Quantiles, Times, read_measured, read_times
+from experiments.studies.estimation.why import Attribution, read_attributions
 from experiments.studies.failures.words import shared_assumptions, split_common
-from experiments.studies.report import kafka, tradeoffs, verdict, words
+from experiments.studies.report import kafka, tradeoffs, verdict, why, words
 from experiments.studies.report.charts.forest import differences_chart, estimates_chart
 from experiments.studies.report.charts.sweeps import curves, heat_maps
 from experiments.studies.report.charts.theme import Chart, library
@@ -112,6 +113,7 @@ def write_report(out: Path, source: Location | None = None) -> Path:
         measured=read_measured(out),
         left_out=read_left_out(out, names),
         example=example_of(record, found, trials, out / LOSS_PAGE),
+        why=read_attributions(out),
     )
     write_text(path, render(record, cells, extras))
     return path
@@ -119,13 +121,15 @@ def write_report(out: Path, source: Location | None = None) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class PageExtras:
-    """What a page shows besides the estimates of the cells. By cell: `times`, of failovers and the like; `measured`, by
-    clients and operators. `left_out`: files that the numbers are computed without; `example`: a loss."""
+    """What a page shows besides the estimates of the cells. By cell: `times`, of failovers and the like; `measured`,
+    by clients and operators. `left_out`: files that the numbers are computed without; `example`: a loss; `why`: what
+    losses and outages are attributed to."""
 
     times: Sequence[Mapping[str, Times]] = ()
     measured: Sequence[Mapping[str, Quantiles | float]] = ()
     left_out: Sequence[LeftOut] = ()
     example: Example | None = None
+    why: Sequence[Sequence[Attribution]] = ()
 
 
 NOTHING = PageExtras()
@@ -146,6 +150,7 @@ def render(record: StudyRecord, cells: Sequence[CellEstimates], extras: PageExtr
         **_measured(study, cells, extras.measured),
         study=study,
         example=extras.example,
+        why=why.blocks(study, extras.why),
         left_out=extras.left_out,
         listed_at_most=10,
         question=study.question or f"{question}{' and '.join(study.cells[0].swept) or 'this setting'}?",
