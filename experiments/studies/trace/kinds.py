@@ -359,8 +359,8 @@ class TrialResult:
     """What a trial returns: its trace in time order, and hash and number of events of the engine's full event trace.
 
     `custom`: the values of a script's metrics, in their order (`scripting/functions.py`). `unseen`: failures without
-    rows, those before the trial and those of brokers that were down, each with the number of rows before it. `controls`: of a
-    trial in multi-fidelity estimation.
+    rows, those before the trial and those of brokers that were down, each with the number of rows before it.
+    `controls`: of a trial in multi-fidelity estimation.
     """
 
     rows: list[Stamped]
