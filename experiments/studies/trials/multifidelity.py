@@ -10,7 +10,7 @@ correlation rho of trial and control, and a trial as costly as k controls, cost 
     R = sqrt(k rho^2 / (1 - rho^2)),       Var with controls / Var without = 1 - rho^2 R / (1 + R).
 
 A pilot says what rho and k are: `PILOT` trials of seeds that no study has, with their controls; k in events of the
-simulator and steps of the control (`STEP_EVENTS`), never in measured time. So R is a function of the parameters alone.
+simulator and steps of the control, never in measured time. So R is a function of the parameters alone.
 The pilot estimates nothing else: a bad guess costs time, not correctness. Where controls gain nothing R is 0, and the
 trial has none.
 """
@@ -32,8 +32,9 @@ from experiments.studies.trials.importance import run_importance_trial
 from experiments.studies.trials.trial import run_trial
 
 PILOT = 8
-STEP_EVENTS = 1.0
-"""What a step of a control costs, in events of the simulator (docs/rare-events.md has the measurement)."""
+STEP_EVENTS, CYCLE_STEP_EVENTS = 0.5, 1.7
+"""What a step of a control costs, plain and in cycles, whose biased failures cost more to draw; in events of the
+simulator (docs/rare-events.md has the measurement)."""
 HIGHEST_CORRELATION = 0.995
 """That a pilot shows: so few trials do not see the rare ones that differ from their controls."""
 MOST_CONTROLS = 100
@@ -70,7 +71,8 @@ def further_controls(params: CellParameters) -> int:
     trials = [_run(params, seed, in_cycles) for seed in seeds]
     controls = [run_control(params, seed, in_cycles) for seed in seeds]
     steps = sum(each.steps for each in controls)
-    cost_ratio = sum(each.events for each in trials) / (STEP_EVENTS * max(1, steps))
+    step_events = CYCLE_STEP_EVENTS if in_cycles else STEP_EVENTS
+    cost_ratio = sum(each.events for each in trials) / (step_events * max(1, steps))
     measured = [measure(each.rows) for each in trials]
     mine = {name: _residuals([(each.values[name], each.exposure) for each in measured]) for name in CONTROLLED}
     its = {
