@@ -58,7 +58,7 @@ def _whole(cell: CellParameters) -> tuple[float, float]:
 @pytest.mark.parametrize(
     ("cell", "trials"),
     [
-        (_pair(isolated=ISOLATED), 4),
+        (_pair(isolated=ISOLATED), 6),
         (_pair(paused=PAUSED), 16),
         (_pair(broker_mttf=CRASHES), 16),
         (_pair(isolated=ISOLATED, paused=PAUSED, broker_mttf=CRASHES), 4),
@@ -75,7 +75,7 @@ def test_the_share_of_time_in_which_a_broker_of_two_is_out_is_that_of_renewal_th
     expected, error = 1.0 - share**2, stdev(shares) / math.sqrt(trials)
     late = 2.0 * share * begins * 9.0
     assert abs(fmean(shares) - expected) < late + 3.5 * error, (fmean(shares), expected, error)
-    assert error < 0.1 * expected
+    assert error < 0.15 * expected
 
 
 # -- one impairment by hand --------------------------------------------------------------------------------------------
