@@ -60,9 +60,10 @@ def what_if(
     if generation not in {each.value for each in LOG_GENERATIONS}:
         allowed = ", ".join(name for name in GENERATIONS if Generation(name) in LOG_GENERATIONS)
         raise InputError("--generation", "", generation, f"one of {allowed}")
-    layout = read_layout(describe)
-    if racks is not None:
-        layout = with_racks(layout, read_racks(racks), str(racks))
+    given = None if racks is None else read_racks(racks)
+    layout = read_layout(describe, given)
+    if given is not None:
+        layout = with_racks(layout, given, str(racks))
     failures = failures_of(fail or default_specs(layout), layout, order)
     release = release_of(kafka_release, Generation(generation))
     cluster = ClusterConfig.of(Generation(generation), kafka_release=release)

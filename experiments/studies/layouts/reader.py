@@ -88,24 +88,26 @@ class Reassignment(StrictModel):
     partitions: Annotated[list[MovedPartition], Field(min_length=1)]
 
 
-def read_layout(path: Path) -> Layout:
-    """The layout in a file. InputError, with file, line or field, for any other file and for one that is cut off."""
-    return layout_in(read_text(path, "the layout of a cluster", FORM), str(path))
+def read_layout(path: Path, racks: Mapping[int, str] | None = None) -> Layout:
+    """The layout in a file. `racks` are those of brokers, from elsewhere: they win over those of the file. InputError,
+    with file, line or field, for any other file, for one that is cut off, and for racks of some brokers only.
+    """
+    return layout_in(read_text(path, "the layout of a cluster", FORM), str(path), racks)
 
 
-def layout_in(text: str, source: str) -> Layout:
-    """The layout in the text of a file, which `source` names in errors."""
+def layout_in(text: str, source: str, racks: Mapping[int, str] | None = None) -> Layout:
+    """The layout in the text of a file, which `source` names in errors; `racks` as in `read_layout`."""
     if describes(text):
         return layout_of(parse_describe(text, source))
     if _PROPOSED in text or text.lstrip().startswith("{"):
         raw = _json(text, source)
         if "isray_layout" not in raw:
             return layout_of(_moved(raw, source))
-        return _imported(raw, source)
+        return _imported(raw, source, racks or {})
     raw = parse_yaml_mapping(text, source, FORM)
     if "isray_layout" not in raw:
         raise InputError(source, "", f"a mapping with {', '.join(map(str, list(raw)[:3]))}", FORM)
-    return _imported(raw, source)
+    return _imported(raw, source, racks or {})
 
 
 def _json(text: str, source: str) -> dict[str, object]:
@@ -139,16 +141,14 @@ def _moved(raw: dict[str, object], source: str) -> list[TopicLayout]:
     return [TopicLayout(name, tuple(known[index] for index in range(len(known)))) for name, known in topics.items()]
 
 
-def _imported(raw: Mapping[str, object], source: str) -> Layout:
+def _imported(raw: Mapping[str, object], source: str, given: Mapping[int, str]) -> Layout:
     model = validated(ImportedCluster, raw, source)
-    racks: dict[int, str] = {}
+    racks = {broker.id: broker.rack for broker in model.brokers if broker.rack is not None} | dict(given)
     ids = _distinct([broker.id for broker in model.brokers], source, "brokers")
-    for index, broker in enumerate(model.brokers):
-        if broker.rack is not None:
-            racks[broker.id] = broker.rack
-        elif any(other.rack is not None for other in model.brokers):
-            found, allowed = f"no rack of broker {broker.id}", "a rack for each broker, or null for all of them"
-            raise InputError(source, f"brokers[{index}]", found, allowed)
+    without = next((index for index, broker in enumerate(ids) if broker not in racks), None)
+    if racks and without is not None:
+        found, allowed = f"no rack of broker {ids[without]}", "a rack for each broker, or null for all of them"
+        raise InputError(source, f"brokers[{without}]", found, allowed)
     topics = []
     for name, topic in model.topics.items():
         places = [f"topics.{name}.partitions[{index}]" for index in range(len(topic.partitions))]

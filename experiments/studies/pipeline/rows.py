@@ -37,7 +37,7 @@ from experiments.studies.trace.metrics import FRACTIONS
 from experiments.studies.trace.schema import Values as Values
 from experiments.studies.trials.batch import Batch
 
-TEXTS = ("kind", "detail", "isr", "elr", "cause")
+TEXTS = ("kind", "detail", "isr", "elr", "cause", "why")
 SHARES = tuple(metric.column for metric in FRACTIONS.values())
 
 

@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from experiments.studies.design.study import metrics_of
+from experiments.studies.estimation import why
 from experiments.studies.estimation.estimates import CellSums, FailoverTimes, estimate_cells
 from experiments.studies.estimation.growth import Reweighting
 from experiments.studies.estimation.moments import Sums
@@ -37,7 +38,7 @@ from experiments.studies.pipeline.tables import NAMES, tables_of
 from experiments.studies.sweeps.batches import parquet, trace_bytes
 from experiments.studies.sweeps.output import StudyRecord
 from experiments.studies.sweeps.storage import Folder, ObjectStore, Store
-from experiments.studies.trials.batch import Batch
+from experiments.studies.trials.batch import Batch, trial_seed
 from experiments.support.atomic import replaced_folder
 from experiments.support.errors import InputError
 
@@ -71,6 +72,11 @@ class Work:
     def size(self, batches: Sequence[Batch]) -> float:
         """The bytes of the traces of batches in a folder; infinite in an object store, where they are not looked up."""
         return trace_bytes(self.store, batches) if isinstance(self.store, Folder) else math.inf
+
+    def seed_of(self, cell: int, trial: int) -> int:
+        """The seed of a trial."""
+        study = self.record.study
+        return trial_seed(study.seed, trial, None if study.pairing else study.cells[cell].parameters)
 
 
 def analyse(spark: SparkSession, work: Work) -> None:
@@ -204,10 +210,13 @@ def _write_gold(spark: SparkSession, work: Work, runs: Sequence[int], bad: Seque
         measured = gold.measured_quantiles(_silver(spark, work, "measured", runs))
         for row in stored(measured, "measured"):
             observed[row["cell"]][row["kind"]] = Quantiles(row["p50"], row["p99"], row["max"])
+        reasons = stored(gold.reasons(_silver(spark, work, "reasons", runs)), "reasons")
+        attributed = why.attributions(reasons, work.seed_of)
         documents = [
             values.document(cell.swept)
             | {f"{kind}_ms": asdict(found_times.get((cell.index, kind), NONE)) for kind in KINDS if kind != FAILOVER}
             | measured_document(observed[cell.index])
+            | {"reasons": why.documents(attributed[cell.index])}
             for cell, values in zip(work.record.study.cells, estimates, strict=True)
         ]
         quarantined = [{"file": each.file, "reason": each.reason, "trials": list(each.batch[1:])} for each in bad]
