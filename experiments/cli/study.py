@@ -253,6 +253,7 @@ def _failures() -> Iterator[None]:
 
 def _print_table(study: StudyPlan, cells: Sequence[CellEstimates], report: str | None = None) -> None:
     from experiments.studies.design.study import metrics_of
+    from experiments.studies.report.partial import partial
     from experiments.studies.report.words import cell_name, interval, minutes, number, warnings
     from experiments.studies.trace.metrics import FRACTION
 
@@ -268,6 +269,9 @@ def _print_table(study: StudyPlan, cells: Sequence[CellEstimates], report: str |
         table.add_row(cell_name(cell.swept), *texts)
     console = wide_console()
     console.print(table)
+    names, trials = [cell_name(cell.swept) for cell in study.cells], [values.trials for values in cells]
+    for each in partial(study, names, trials, {}):
+        console.print(f"partial: {each.trials} of {each.wanted} trials of {each.setting}")
     warned = {cell_name(cell.swept): values.warnings for cell, values in zip(study.cells, cells, strict=True)}
     for warning in warnings(warned):
         console.print(warning)
