@@ -14,13 +14,14 @@ from pydantic import Field, JsonValue, TypeAdapter
 from experiments.studies.design.estimator import choose, sentence
 from experiments.studies.design.study import Cell, StudyPlan, decided, groups_of, metrics_of
 from experiments.studies.estimation import selection, targets
+from experiments.studies.estimation.clusters import cluster_interval
 from experiments.studies.estimation.growth import Reweighting
-from experiments.studies.estimation.intervals import assumed_sizes, interval, limits
+from experiments.studies.estimation.intervals import assumed_sizes, limits
 from experiments.studies.estimation.moments import ALPHA, Estimate, Sums, degeneracy
 from experiments.studies.estimation.pairs import Comparison, Products, compare
 from experiments.studies.estimation.stopping import shortfall
 from experiments.studies.estimation.targets import TargetAnswer
-from experiments.studies.trace.metrics import METRICS, UNWRITABLE, WRITABLE, Metric
+from experiments.studies.trace.metrics import MEAN, METRICS, PROBABILITY, UNWRITABLE, WRITABLE, Metric
 from experiments.support.errors import InputError
 
 ProductsWith = Callable[[int], Mapping[tuple[int, str], Products]]
@@ -158,7 +159,7 @@ class _Comparing:
     def __init__(self, plan: StudyPlan, cells: Sequence[CellSums], products_with: ProductsWith) -> None:
         pairs = zip(plan.cells, cells, strict=True)
         self.sizes = [assumed_sizes(cell.parameters, sums.changes) for cell, sums in pairs]
-        self._cells, self._metrics = cells, metrics_of(plan.functions)
+        self._cells, self._metrics = cells, metrics_of(plan)
         self._products_with: ProductsWith = cache(self._asked(products_with)) if plan.pairing else lambda _: {}
         self._references: set[int] = set()
 
@@ -209,7 +210,7 @@ class _Comparing:
                 products.get((index, metric.name)),
             )
             for metric in self._metrics
-            if not names or metric.name in names
+            if metric.estimator not in (PROBABILITY, MEAN) and (not names or metric.name in names)
         }
 
 
@@ -254,8 +255,11 @@ def _selected(
 def _single(plan: StudyPlan, asked: Cell, cell: CellSums, sizes: Mapping[str, float]) -> CellEstimates:
     """The numbers of a cell that need no other cell; `asked` is the cell in the plan."""
     scripted = plan.functions is not None
-    choice, metrics = choose(asked.parameters, scripted), metrics_of(plan.functions)
-    estimates = {metric.name: interval(metric, cell.sums[metric.name], sizes) for metric in metrics}
+    choice, metrics = choose(asked.parameters, scripted), metrics_of(plan)
+    estimates = {
+        metric.name: cluster_interval(metric, cell.sums[metric.name], sizes, asked.parameters.partitions)
+        for metric in metrics
+    }
     reasons = ((metric.name, degeneracy(cell.sums[metric.name])) for metric in metrics)
     warnings = [f"weights degenerate: {name}: {reason}" for name, reason in reasons if reason is not None]
     warnings += [sentence(asked.parameters, scripted)] if choice.falls_back else []

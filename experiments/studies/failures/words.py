@@ -125,6 +125,9 @@ def _flush(params: CellParameters) -> Iterator[str]:
 
 
 def _racks(params: CellParameters) -> Iterator[str]:
+    if params.cluster is not None:
+        yield f"The cluster has {params.cluster.words()}, in {_counted(params.racks, 'rack')}."
+        return
     if params.racks == 1:
         return
     sizes = sorted(set(rack_sizes(params)))

@@ -60,7 +60,7 @@ def analyze(
             progress.show("starting Spark")
             run_pipeline(work, spark, progress, started or Beside(spark))
         with local_copy(place, traces=False) as folder:
-            return read_cells(folder, record.study.cells, metrics_of(record.study.functions))
+            return read_cells(folder, record.study.cells, metrics_of(record.study))
 
 
 def check_master(master: str) -> None:

@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 
 from experiments.studies.design.study import metrics_of
 from experiments.studies.estimation import why
+from experiments.studies.estimation.clusters import cluster_document
 from experiments.studies.estimation.estimates import CellSums, FailoverTimes, estimate_cells
 from experiments.studies.estimation.growth import Reweighting
 from experiments.studies.estimation.moments import Sums
@@ -67,7 +68,7 @@ class Work:
     @property
     def metrics(self) -> tuple[str, ...]:
         """The names of the study's metrics."""
-        return tuple(metric.name for metric in metrics_of(self.record.study.functions))
+        return tuple(metric.name for metric in metrics_of(self.record.study))
 
     def size(self, batches: Sequence[Batch]) -> float:
         """The bytes of the traces of batches in a folder; infinite in an object store, where they are not looked up."""
@@ -214,6 +215,7 @@ def _write_gold(spark: SparkSession, work: Work, runs: Sequence[int], bad: Seque
         attributed = why.attributions(reasons, work.seed_of)
         documents = [
             values.document(cell.swept)
+            | cluster_document(cell.parameters, values.estimates)
             | {f"{kind}_ms": asdict(found_times.get((cell.index, kind), NONE)) for kind in KINDS if kind != FAILOVER}
             | measured_document(observed[cell.index])
             | {"reasons": why.documents(attributed[cell.index])}
