@@ -106,7 +106,7 @@ def effective_trials(sums: Sums, alpha: float = ALPHA) -> float:
     share = min(1.0, sums.ratio)
     variance = sums.variance / sums.exposure**2 * widening(sums.trials, alpha)
     if variance > 0.0 and sums.events:
-        variance = max(variance, 2.0 * share * share / sums.effective_sample_size * (1.0 - share))
+        variance = max(variance, 2.0 * share * share / (sums.effective_sample_size * sums.gain) * (1.0 - share))
     spread = share * (1.0 - share)
     return spread / variance if variance > 0.0 and spread > 0.0 else float(sums.trials)
 

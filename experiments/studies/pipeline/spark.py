@@ -21,9 +21,11 @@ from typing import Any, TypeVar
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from experiments.studies.design.estimator import choose
 from experiments.studies.design.study import metrics_of
 from experiments.studies.estimation import why
 from experiments.studies.estimation.clusters import cluster_document
+from experiments.studies.estimation.controlled import controlled, total_of
 from experiments.studies.estimation.estimates import CellSums, FailoverTimes, estimate_cells
 from experiments.studies.estimation.growth import Reweighting
 from experiments.studies.estimation.moments import Sums
@@ -31,6 +33,7 @@ from experiments.studies.estimation.pairs import Products
 from experiments.studies.estimation.times import CATCH_UP, FAILOVER, KINDS, RECOVERED, Quantiles, measured_document
 from experiments.studies.pipeline import gold, manifest
 from experiments.studies.pipeline.bronze import Checked, Writer, check_batches, listed, run_folder, write_tables
+from experiments.studies.pipeline.controls import control_sums, controlled_trials
 from experiments.studies.pipeline.growth import TABLE as HARMS
 from experiments.studies.pipeline.growth import reweighting_of
 from experiments.studies.pipeline.options import GOLD, READING, SILVER_STAGE, report
@@ -181,7 +184,7 @@ def _silver(spark: SparkSession, work: Work, name: str, runs: Sequence[int]) -> 
 
 def _write_gold(spark: SparkSession, work: Work, runs: Sequence[int], bad: Sequence[Checked]) -> None:
     """Writes `gold/`, `cells.json` last."""
-    per_trial = _silver(spark, work, "trials", runs)
+    study, per_trial = work.record.study, _silver(spark, work, "trials", runs)
     times = _times(spark, work, runs).cache()
     placed = gold.places(times).cache()
     with _gold_folder(work) as store:
@@ -191,6 +194,9 @@ def _write_gold(spark: SparkSession, work: Work, runs: Sequence[int], bad: Seque
             store.write(f"{name}/part-00000.parquet", parquet(rows))
             return list(rows.to_pylist())
 
+        with_controls = [choose(cell.parameters, study.functions is not None).estimator for cell in study.cells]
+        folds = control_sums(per_trial) if "multifidelity" in with_controls else {}
+        per_trial = controlled_trials(per_trial, folds)
         by_cell = defaultdict[int, list[dict[str, Any]]](list)
         for row in stored(gold.per_cell(per_trial, work.metrics), "cells"):
             by_cell[row["cell"]].append(row)
@@ -200,7 +206,9 @@ def _write_gold(spark: SparkSession, work: Work, runs: Sequence[int], bad: Seque
         for cell, (row, *others) in sorted(by_cell.items()):
             sums = {each["metric"]: _read(each, Sums) for each in (row, *others)}
             failovers, changes = found_times.get((cell, FAILOVER), NONE), row["states"] / row["partitions"]
-            cells.append(CellSums(row["trials"], row["years"], sums, failovers, changes))
+            controls = {metric: total_of(each) for (index, metric), each in folds.items() if index == cell}
+            sums |= {metric: controlled(sums[metric], each) for metric, each in controls.items()}
+            cells.append(CellSums(row["trials"], row["years"], sums, failovers, changes, controls))
 
         def products_with(reference: int) -> dict[tuple[int, str], Products]:
             found = stored(gold.products(per_trial, reference, work.metrics), f"pairs/reference={reference}")
@@ -259,8 +267,8 @@ T = TypeVar("T", Sums, Products)
 
 
 def _read(row: Mapping[str, Any], kind: type[T]) -> T:
-    """The dataclass whose fields are columns of the row."""
-    return kind(**{field.name: row[field.name] for field in fields(kind)})
+    """The dataclass with the row's columns as its fields."""
+    return kind(**{field.name: row[field.name] for field in fields(kind) if field.name in row})
 
 
 PARTITION = ("cell", "trial", "partition")

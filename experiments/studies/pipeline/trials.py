@@ -67,9 +67,9 @@ Measures = dict[str, Values]
 
 def per_trial(trace: Trace, custom: Sequence[MetricDeclaration] = (), topics: tuple[str, ...] = ()) -> pa.Table:
     """One row per trial with the columns of `schemas.trial_columns`: partition_years, exposure, the number of `state`
-    rows, and for each metric, those of a script (`custom`) and of a cluster and its `topics` too, its value (weighted;
-    a share of time is measured in partition-years), the number of events or episodes, and the sums and maxima of their
-    weights and sizes."""
+    rows, the controls, and for each metric, those of a script (`custom`) and of a cluster and its `topics` too, its
+    value (weighted; a share of time is measured in partition-years), the number of events or episodes, and the sums and
+    maxima of their weights and sizes."""
     exposure, shares = _shares(trace)
     clusters = {} if trace.cluster is None else of_cluster(trace, trace.cluster, exposure, topics)
     metrics = shares | _rates(trace) | clusters | _custom(trace, custom, exposure)
@@ -82,6 +82,8 @@ def per_trial(trace: Trace, custom: Sequence[MetricDeclaration] = (), topics: tu
         "exposure": exposure,
         "states": states,
     }
+    controls = ("controls", "control_exposure", "control_exposure_mean", "control", "control_mean")
+    columns |= {name: trace.trials[name].combine_chunks() for name in controls}
     structs = {
         name: pa.StructArray.from_arrays([pa.array(measures[field]) for field in METRIC_FIELDS], METRIC_FIELDS)
         for name, measures in metrics.items()
