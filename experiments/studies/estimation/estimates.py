@@ -156,7 +156,7 @@ def _with_targets(
             each.append(answer if grows is None else grows.applied(answer, item, sums, assumed))
         answers.append(tuple(each))
     costs = [
-        (cell.parameters.replication_factor, -selection.least_copies(cell.parameters), each.value(UNWRITABLE))
+        (*selection.cost_of_copies(cell.parameters), each.value(UNWRITABLE))
         for cell, each in zip(plan.cells, found, strict=True)
     ]
     chosen = {targets.cheapest(answers, costs, group) for group in groups_of(plan.cells)}

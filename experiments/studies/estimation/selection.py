@@ -57,6 +57,13 @@ def least_copies(params: CellParameters) -> int:
     return min(params.min_insync_replicas, params.replication_factor) if params.acks == "all" else int(params.acks)
 
 
+def cost_of_copies(params: CellParameters) -> tuple[int, bool, int]:
+    """What orders settings that are good enough: replicas, whether writes stop while one of them is down, and minus the
+    copies that an acknowledged record has at least."""
+    replicas, copies = params.replication_factor, least_copies(params)
+    return replicas, copies == replicas, -copies
+
+
 def most_available(cells: Sequence[Mapping[str, float]], among: Sequence[int]) -> int:
     """The index of the cell with the highest estimated availability."""
     return min(among, key=lambda index: cells[index][UNWRITABLE])

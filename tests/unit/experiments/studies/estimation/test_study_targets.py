@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
+from experiments.studies.design.model import CellParameters
 from experiments.studies.design.targets import Targets
 from experiments.studies.estimation.growth import Cause, Cycle, Harms, growth, upper_limit
 from experiments.studies.estimation.moments import Sums
+from experiments.studies.estimation.selection import cost_of_copies
 from experiments.studies.estimation.targets import Measured, TargetAnswer, answer, cheapest, measured
 from tests.synthetic_studies import study_of
 
@@ -87,11 +89,15 @@ def test_statements_about_poisson_counts_hold_together() -> None:
     assert wrong / studies <= 0.05
 
 
-def test_cheapest_has_the_fewest_replicas_then_the_most_copies() -> None:
+def test_cheapest_has_the_fewest_replicas_then_one_to_spare_then_the_most_copies() -> None:
     met, missed = (answered(asked(incidents=limit), [1.0] * 10 + [0.0] * 90) for limit in (0.2, 0.05))
-    answers = [(met, met), (met, met), (met, missed), (met, met), ()]
-    costs = [(5, -3, 0.1), (3, -1, 0.1), (1, -1, 0.0), (3, -2, 0.2), (1, -1, 0.0)]
-    assert cheapest(answers, costs, range(5)) == 3
+    answers = [(met, met), (met, met), (met, missed), (met, met), (), (met, met)]
+    settings = [(5, 3), (3, 1), (1, 1), (3, 2), (1, 1), (3, 3)]
+    cells = (CellParameters(brokers=5, replication_factor=rf, min_insync_replicas=least) for rf, least in settings)
+    costs = [(*cost_of_copies(cell), 0.1) for cell in cells]
+    assert costs[2] == (1, True, -1, 0.1) and costs[3] == (3, False, -2, 0.1)
+    assert cheapest(answers, costs, range(6)) == 3
+    assert cheapest(answers, costs, [0, 5]) == 5
     assert cheapest(answers, costs, [2, 4]) is None
 
 
