@@ -54,10 +54,16 @@ def _loss(cell: CellParameters, *outages: Outage) -> tuple[str, str]:
 
 def _seconds(metric: str, cell: CellParameters, *outages: Outage) -> dict[str, float]:
     """The seconds of a share of time by reason, those of at least a second."""
+    found = sorted(_milliseconds(metric, cell, *outages).items())
+    return {reason: amount / 1_000 for reason, amount in found if amount >= 1_000}
+
+
+def _milliseconds(metric: str, cell: CellParameters, *outages: Outage) -> Counter[str]:
+    """The time of a share of time by reason."""
     total: Counter[str] = Counter()
     for each in _attributed(cell, *outages):
         total[each.reason] += each.amount if each.metric == metric else 0
-    return {reason: amount / 1_000 for reason, amount in sorted(total.items()) if amount >= 1_000}
+    return total
 
 
 # -- losses ------------------------------------------------------------------------------------------------------------
@@ -124,6 +130,48 @@ def test_acks_1_loses_what_no_follower_had_fetched(generation: str) -> None:
     found = _attributed(_cell(generation=generation, acks="1"), _down(0, 0, 600))
     (loss,) = (each for each in found if each.metric == "acknowledged_loss_rate")
     assert (loss.reason, loss.causes, loss.events) == ("acks-1-not-replicated", "broker (unclean)", 1)
+
+
+@pytest.mark.parametrize("generation", ["kip-497", "kip-966-elr"])
+def test_an_unclean_election_chooses_a_replica_that_lost_its_tail(generation: str) -> None:
+    """Broker 2 loses its tail in the ISR, and is back while the others, which have the records, stay down. No write is
+    acknowledged meanwhile, so that it was not behind."""
+    cell = _cell(generation=generation, unclean_recovery_strategy="proactive")
+    found = _loss(cell, _down(2, 0, 600, "lossy"), _down(0, 1, NEVER_S), _down(1, 2, NEVER_S))
+    assert found == ("unclean-replica-lost-tail", "broker (lossy), 2 x broker (unclean)")
+
+
+SHORT_LOGS = (_down(2, -600, 800), _down(0, 0, 300, "lossy"), _down(1, 1, 300, "lossy"))
+
+
+@pytest.mark.parametrize("strategy", ["balanced", "proactive"])
+def test_an_unclean_recovery_finds_short_logs_only(strategy: str) -> None:
+    """Nothing is written back, so that brokers 0 and 1 lose their whole logs. Broker 2, which was away meanwhile, has
+    the longest of those that answer; no replica is down that has the records."""
+    cell = _cell(generation="kip-966", unclean_recovery_strategy=strategy, writeback_ms=None)
+    assert _loss(cell, *SHORT_LOGS) == ("recovery-short-logs", "2 x broker (lossy), broker (unclean)")
+
+
+def test_power_takes_nothing_from_a_broker_that_was_shut_down() -> None:
+    """Broker 2 flushes its log in a controlled shutdown, and loses its power afterwards: not all copies are lost when
+    broker 0, alone in the ISR, comes back without its tail."""
+    shut_down = (_down(2, 0, NEVER_S, "clean"), _down(1, 1, NEVER_S, "clean"))
+    power = _down(2, 5, NEVER_S, "lossy", "rack 0 power"), _down(0, 12, 60, "lossy")
+    reason, causes = _loss(_cell(generation="kip-497", duration_ms=8 * HOUR_MS), *shut_down, *power)
+    assert (reason, causes) == ("isr-member-lost-tail", "broker (clean), broker (lossy), rack power (lossy)")
+
+
+def test_v3_truncates_what_a_follower_had() -> None:
+    """KIP-101: the record is acknowledged just before broker 1 fails, and the high watermark of broker 2, read from its
+    disk, is below it. Broker 2 is restarted while its session lasts, is told to follow broker 0, which is down since
+    3 s, and truncates to that high watermark. The session of 0 expires, and 2 is elected. No machine failed. With
+    acks=all the acknowledged loss is that loss."""
+    outages = (_down(1, 0, NEVER_S), _down(0, 3, NEVER_S), _down(2, 4, 1))
+    found = [each for each in _attributed(_cell(generation="v3"), *outages) if each.metric in LOSSES.values()]
+    assert {each.metric: each.reason for each in found} == dict.fromkeys(
+        ("loss_rate", "acknowledged_loss_rate"), "truncated"
+    )
+    assert {each.causes for each in found} == {"3 x broker (unclean)"}
 
 
 # -- outages -----------------------------------------------------------------------------------------------------------
@@ -194,6 +242,49 @@ def test_brokers_that_are_alive_and_cut_off(generation: str, kind: AnyKind) -> N
     assert both.keys() <= {"replicas-cut-off", "catching-up"}
     (causes,) = {each.causes for each in _attributed(cell, leader) if each.amount > 1_000}
     assert causes == f"rack switch ({kind})"
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_brokers_that_are_back_before_they_are_missed(generation: str) -> None:
+    """A leader, and a follower, are down for 2 s. Their sessions, of 6.75 to 9 s, have to expire before they register
+    again, so that writes wait for them though they run."""
+    cell = _cell(generation=generation)
+    leader, follower = (_seconds("stall_fraction", cell, _down(broker, 0, 2)) for broker in (0, 2))
+    assert leader == {"leader-silent": 2.0, "leader-restarted": pytest.approx(6, abs=1.3)}
+    assert follower == {"member-silent": 2.0, "member-returned": pytest.approx(6, abs=1.3)}
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize("kind", ["isolated", "paused"])
+def test_all_that_may_lead_are_alive_and_cut_off(generation: str, kind: AnyKind) -> None:
+    """All three are for 10 min. From detection on none can be elected; afterwards the first heartbeat decides, which is
+    sent once a quarter of the session of 9 s."""
+    found = _seconds("offline_fraction", _cell(generation=generation), *(_down(it, 0, 600, kind) for it in range(3)))
+    assert found.pop("eligible-cut-off") == pytest.approx(600 - 8, abs=1.3)
+    assert found.keys() <= {"election"}
+    assert sum(found.values()) <= 9 / 4 + 0.1
+
+
+LATE_MS = 200
+"""The latency of the network where messages are what is waited for."""
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_messages_of_an_election(generation: str) -> None:
+    """The leader goes down: the message that another one leads takes 200 to 202 ms. All go down, and the first is back:
+    it registers and is unfenced, two requests and their answers, of which the last is not waited for."""
+    cell = _cell(generation=generation, network_latency_ms=LATE_MS)
+    assert 200 <= _milliseconds("stall_fraction", cell, _down(0, 0, 600))["takeover"] <= 205
+    found = _milliseconds("offline_fraction", cell, *(_down(it, 0, 600 + 100 * it) for it in range(3)))
+    assert found["election"] >= 2 * LATE_MS
+
+
+def test_messages_of_an_unclean_recovery() -> None:
+    """All are alive while the logs are asked for: a request and an answer at least, and then the message to the leader,
+    which reports its recovery only when it serves."""
+    cell = _cell(generation="kip-966", writeback_ms=None, network_latency_ms=LATE_MS)
+    assert _milliseconds("offline_fraction", cell, *SHORT_LOGS)["recovery-runs"] >= 2 * LATE_MS
+    assert 200 <= _milliseconds("stall_fraction", cell, *SHORT_LOGS)["leader-recovers"] <= 205
 
 
 # -- sums --------------------------------------------------------------------------------------------------------------

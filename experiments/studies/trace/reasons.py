@@ -26,11 +26,6 @@ class Reason(Enum):
         "a member of the ISR came back without its tail and was elected as if it were in sync",
         "KIP-966, motivation (last replica standing)",
     )
-    ELR_MEMBER_LOST_TAIL = (
-        "elr-member-lost-tail",
-        "a member of the ELR was elected without the tail that it had",
-        "KIP-966, ELR and unclean shutdowns",
-    )
     LAST_KNOWN_LEADER_LOST_TAIL = (
         "last-known-leader-lost-tail",
         "all members of the ELR returned unclean, and the last known leader was elected, which had lost its tail",
@@ -79,7 +74,7 @@ class Reason(Enum):
     )
     LEADER_RESTARTED = (
         "leader-restarted",
-        "the leader has been started again, and has not been elected anew yet",
+        "the leader has been started again, and has not been elected again yet",
         "broker registration",
     )
     LEADER_RECOVERS = (

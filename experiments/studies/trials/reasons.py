@@ -51,8 +51,6 @@ from experiments.studies.trace.reasons import Reason
 from experiments.studies.trace.schema import NONE
 from protocol.features import Features, Generation
 
-LOSING = ("lossy", "disk")
-"""Failures that take what is not flushed."""
 OFFLINE, REFUSES, STALLED = "offline_fraction", "reject_fraction", "stall_fraction"
 TIMES = {metric.name: metric.column for metric in METRICS if metric.name in (OFFLINE, REFUSES, STALLED, UNWRITABLE)}
 """The metrics of time that are attributed, with the columns of their states."""
@@ -66,11 +64,12 @@ LOSSES: dict[type[Observation], str] = {
 
 @dataclass(slots=True)
 class Situation:
-    """A partition at a moment. `down`, `impaired`: brokers of the cluster; `failed`: the failure of each replica that
-    is not yet in sync again, in words; `damaged`: those that had the records and lost their tails; `last_leader`: the
-    last broker that led; `holders`: the ISR when a write was last acknowledged; `before`: the state from which
-    `state.leader` was elected; `answered`: its election was decided by the logs of the replicas."""
+    """A partition at a moment. `acks`: of its writes; `down`, `impaired`: brokers of the cluster; `failed`: the failure
+    of each replica that is not yet in sync again, in words; `damaged`: those that had the records and lost their tails;
+    `last_leader`: the last broker that led; `holders`: the ISR when a write was last acknowledged; `before`: the state
+    from which `state.leader` was elected; `answered`: its election was decided by the logs of the replicas."""
 
+    acks: str
     replicas: set[int]
     down: set[int]
     impaired: dict[int, int]
@@ -154,10 +153,10 @@ def why_lost(loss: Observation, now: Situation, features: Features) -> Reason:
     lost_tail = leader in now.damaged
     if lost_tail and now.holders <= now.damaged.keys():
         return Reason.ALL_COPIES_LOST
+    if lost_tail and leader in in_sync:
+        return Reason.ISR_MEMBER_LOST_TAIL
     if leader in in_sync or leader in eligible:
-        if lost_tail:
-            return Reason.ISR_MEMBER_LOST_TAIL if leader in in_sync else Reason.ELR_MEMBER_LOST_TAIL
-        if isinstance(loss, Acks1Loss | AcknowledgedLoss):
+        if now.acks == "1":
             return Reason.ACKS_1_NOT_REPLICATED
         return Reason.TRUNCATED if features.truncates_to_high_watermark else Reason.UNATTRIBUTED
     if now.answered:
@@ -260,10 +259,11 @@ class _Walk:
     def __init__(self, params: CellParameters) -> None:
         self._features = Generation(params.generation).features
         self._down: set[int] = set()
+        self._shut_down: set[int] = set()
         self._started_ms: dict[int, int] = {}
         self._impaired: dict[int, int] = {}
         self._partitions = [
-            _Partition(index, Situation(set(each.replicas), self._down, self._impaired))
+            _Partition(index, Situation(each.acks, set(each.replicas), self._down, self._impaired))
             for index, each in enumerate(simulated_partitions(params))
         ]
 
@@ -295,8 +295,10 @@ class _Walk:
         """A broker fails or comes back."""
         assert isinstance(what, Crash | Start | Impaired | Restored)
         broker = what.broker
+        flushed = broker in self._shut_down
         if isinstance(what, Start):
             self._down.discard(broker)
+            self._shut_down.discard(broker)
             self._started_ms[broker] = at_ms
         elif isinstance(what, Restored):
             self._impaired[broker] = self._impaired.get(broker, 1) - 1
@@ -307,10 +309,12 @@ class _Walk:
             self._impaired[broker] = self._impaired.get(broker, 0) + 1
         else:
             self._down.add(broker)
+            if what.failure == "clean":
+                self._shut_down.add(broker)
         for partition in self._partitions:
             if broker in partition.now.replicas:
                 if isinstance(what, Crash | Impaired):
-                    _note(partition.now, what)
+                    _note(partition.now, what, flushed)
                 self._settle(partition, at_ms)
 
     def _settle(self, partition: _Partition, at_ms: int) -> None:
@@ -353,12 +357,14 @@ def _forget(now: Situation, brokers: set[int]) -> None:
         now.damaged.pop(broker, None)
 
 
-def _note(now: Situation, what: Crash | Impaired) -> None:
-    """A replica fails: it loses its tail if its machine or disk does while it has the records."""
+def _note(now: Situation, what: Crash | Impaired, flushed: bool) -> None:
+    """A replica fails: it loses its tail if its machine does while it has records that it has not flushed, or if its
+    disk does. `flushed`: it is down after a controlled shutdown."""
     kind = what.failure if isinstance(what, Crash) else what.impairment
     words = f"{re.sub(r' [0-9]+', '', what.cause) or 'broker'} ({kind})"
     now.failed[what.broker] = words
     state = now.state
     holders = set() if state is None else members(state.isr) | members(state.elr) | {state.leader, now.last_leader}
-    if kind in LOSING and (state is None or what.broker in holders):
+    loses = kind == "disk" or (kind == "lossy" and not flushed)
+    if loses and (state is None or what.broker in holders):
         now.damaged[what.broker] = words

@@ -13,7 +13,9 @@ from experiments.studies.estimation.clusters import cluster_interval, mean_size,
 from experiments.studies.estimation.moments import Estimate, Sums
 from experiments.studies.pipeline.incidents import INCIDENT_MS, of_cluster
 from experiments.studies.pipeline.rows import Trace
+from experiments.studies.pipeline.silver import reasons
 from experiments.studies.pipeline.trials import per_trial
+from experiments.studies.trace.kinds import Attributed, Stamped
 from experiments.studies.trace.metrics import BY_NAME
 from experiments.studies.trace.schema import YEAR_MS, TraceRow
 from tests.unit.experiments.studies.pipeline.test_silver import state, trace_of
@@ -41,6 +43,11 @@ def loss(time_ms: int, partition: int) -> TraceRow:
     return TraceRow(time_ms, "loss", partition, node=1, value=3)
 
 
+def attribution(metric: str, reason: str, amount: int) -> TraceRow:
+    """One event of the first class."""
+    return Stamped(5, Attributed(0, metric, reason, "broker (lossy)", 1, amount), 0.0).row()
+
+
 def cluster_trace(*trials: list[TraceRow]) -> Trace:
     return replace(trace_of(*trials, partitions=2), cluster=CLUSTER)
 
@@ -57,6 +64,23 @@ def test_a_loss_counts_for_each_partition_of_its_class() -> None:
     assert column(trace, "loss_rate", "size_squares") == [25 + 9]
     assert per_trial(trace)["partition_years"].to_pylist() == [8.0]
     assert per_trial(trace)["exposure"].to_pylist() == pytest.approx([8.0])
+
+
+def test_reasons_count_for_each_partition_of_a_class() -> None:
+    """A loss in each class is 5 + 3 by weight, and two events; 2 min and 1 min of an outage are 2 x 5 + 1 x 3
+    partition-minutes. Those of a trial of half the weight are half as many."""
+    lost = attribution("loss_rate", "all-copies-lost", 7)
+    out = attribution("unwritable_fraction", "too-few-alive", 60_000)
+    rows = [lost, lost._replace(partition=1), out._replace(value=120_000), out._replace(partition=1, epoch=0)]
+    halved = [row._replace(log_weight=math.log(0.5)) for row in rows]
+    found = reasons(cluster_trace(trial(1, *rows), trial(1, *halved))).to_pylist()
+    columns = ("trial", "reason", "events", "weight", "minutes")
+    assert [tuple(row[name] for name in columns) for row in found] == [
+        (0, "all-copies-lost", 2, 8.0, 0.0),
+        (0, "too-few-alive", 1, 5.0, 13.0),
+        (1, "all-copies-lost", 2, 4.0, 0.0),
+        (1, "too-few-alive", 1, 2.5, 6.5),
+    ]
 
 
 def test_losses_within_a_day_of_each_other_are_one_incident() -> None:
