@@ -121,6 +121,7 @@ def _trace(batch: Batch, seed: int, min_isr: int, loss: str) -> pa.Table:
         "elr": elr,
         "recovering": np.zeros(len(kinds), bool),
         "offset": offset,
+        "why": np.zeros(len(kinds), "U1"),
     }
     return pa.table([columns[name] for name in TRACE_SCHEMA.names], schema=TRACE_SCHEMA)
 

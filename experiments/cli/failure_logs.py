@@ -30,7 +30,7 @@ def import_failures(
     ] = None,
     unit: Annotated[str | None, option("UNIT", "Of times that are numbers: s, ms or us.")] = None,
     kind: Annotated[
-        str | None, option("KIND", "Of outages whose lines have none: clean, unclean, lossy or disk.")
+        str | None, option("KIND", "Of outages whose lines have none: clean, unclean, lossy, disk, or an impairment.")
     ] = None,
     nodes: Annotated[str | None, option("NAME=BROKER,...", "The nodes to take, and their broker ids.")] = None,
     brokers: Annotated[int | None, option("N", "Take the N nodes that the log names first.", min=1)] = None,

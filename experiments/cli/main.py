@@ -56,6 +56,11 @@ COMMANDS = {
         "conformance:record",
         "isray conformance record --kafka 4.4.0 --seed 1 --rows 1000 --out out/decisions.jsonl.gz",
     ),
+    "what-if": (
+        Section.STUDIES,
+        "what_if:what_if",
+        "isray what-if --describe tests/data/cluster_of_12_brokers.txt --racks tests/data/racks_of_12_brokers.csv",
+    ),
     "check": (Section.EXPERIMENTS, "recordings:check", "isray check out/recording"),
     "soak": (Section.EXPERIMENTS, "recordings:soak", "isray soak --minutes 10"),
     "up": (Section.CLUSTER, "cluster:up", "isray up --detach --controllers 3"),

@@ -245,7 +245,7 @@ def _failures() -> Iterator[None]:
 
 def _print_table(study: StudyPlan, cells: Sequence[CellEstimates], report: str | None = None) -> None:
     from experiments.studies.design.study import metrics_of
-    from experiments.studies.report.words import cell_name, interval, minutes, number
+    from experiments.studies.report.words import cell_name, interval, minutes, number, warnings
     from experiments.studies.trace.metrics import FRACTION
 
     metrics = metrics_of(study.functions)
@@ -260,9 +260,9 @@ def _print_table(study: StudyPlan, cells: Sequence[CellEstimates], report: str |
         table.add_row(cell_name(cell.swept), *texts)
     console = wide_console()
     console.print(table)
-    for cell, values in zip(study.cells, cells, strict=True):
-        for warning in values.warnings:
-            console.print(f"{cell_name(cell.swept)}: {warning}")
+    warned = {cell_name(cell.swept): values.warnings for cell, values in zip(study.cells, cells, strict=True)}
+    for warning in warnings(warned):
+        console.print(warning)
     if report is not None:
         typer.echo(f"report: {report}")
 

@@ -45,7 +45,7 @@ STACKS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"sweeps", "theory"}),
         frozenset({"pipeline", "replay"}),
         frozenset({"report"}),
-        frozenset({"scripting"}),
+        frozenset({"scripting", "whatif"}),
         frozenset({"examples"}),
     ),
     "experiments.hunt": (

@@ -8,10 +8,10 @@ import pytest
 
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.model import DAY_MS, CellParameters
+from experiments.studies.design.placement import TOPIC
 from experiments.studies.failures.timeline import DrawnTimeline
 from experiments.studies.theory.validation import ValidationCell, compare
 from experiments.studies.trace.kinds import Crash, Loss, Start, State
-from experiments.studies.trials.states import TOPIC
 from experiments.studies.trials.trial import Trial, run_trial
 from protocol.ids import TopicPartition
 from protocol.messages.batch import RecordBatch

@@ -11,9 +11,9 @@ import pytest
 from experiments.engines.port import Loss
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.model import DAY_MS, CellParameters
+from experiments.studies.design.placement import TOPIC
 from experiments.studies.failures.timeline import DrawnTimeline, warm_up_ms
 from experiments.studies.trials.setting import SNAPSHOT_BYTES
-from experiments.studies.trials.states import TOPIC
 from experiments.studies.trials.trial import Trial
 from protocol.ids import METADATA_LOG, NodeId, TopicPartition, is_client
 from protocol.messages.base import Message

@@ -98,12 +98,12 @@ def test_an_oracle_ends_the_session_of_a_crashed_broker() -> None:
 def test_what_is_not_a_state_of_a_partition_is_none() -> None:
     state = '{"controller":0,"controller_epoch":1,"isr":[1,2],"leader":1,"leader_epoch":3,"version":1}'
     path = "/brokers/topics/t/4/leaderAndISR"
-    changed = partition_changed(StoreChanged(path, 7, state), 2)
+    changed = partition_changed(StoreChanged(path, 7, state))
     assert changed is not None
     assert (changed.partition, changed.isr, changed.leader_epoch) == (TopicPartition("t", 4), (1, 2), 3)
-    assert (changed.partition_epoch, changed.min_isr) == (7, 2)
+    assert (changed.partition_epoch, changed.min_isr) == (7, 0)
     for other in (StoreChanged(path, -1, ""), StoreChanged("/controller_epoch", 1, "1")):
-        assert partition_changed(other, 2) is None
+        assert partition_changed(other) is None
 
 
 def test_what_v3_does_not_have_is_said() -> None:

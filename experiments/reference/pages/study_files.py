@@ -12,6 +12,7 @@ from experiments.studies.design.study import Precision
 from experiments.studies.estimation.times import KEYS
 from experiments.studies.sweeps.output import LAYOUT
 from experiments.studies.trace.metrics import METRICS
+from experiments.studies.trace.reasons import Reason
 from experiments.studies.trace.schema import TRACE_SCHEMA
 from experiments.studies.trials.batch import TRIALS_SCHEMA
 from experiments.support.fields import allowed_values
@@ -48,6 +49,10 @@ def page() -> str:
         "events or episodes seen, `effective_sample_size`: what they are worth if weighted. "
         "[statistics.md](../statistics.md) has the formulas.",
         table(("key", "unit", "meaning", "interval"), _keys()),
+        "## Reasons",
+        "Each loss and each outage is attributed to one of these rules, with the failures that made it "
+        "([studies.md](../studies.md#why)).",
+        table(("reason", "what happened", "rule"), ((code(it.key), it.sentence, it.source) for it in Reason)),
     )
 
 
@@ -91,5 +96,10 @@ def _keys() -> Iterator[tuple[str, str, str, str]]:
     trials = "about how many trials would distinguish it from the cell with the lowest estimate; null where they are"
     yield code("trials_to_distinguish"), "trials", trials, ""
     yield code("warnings"), "", "degenerate weights, precision out of reach: one line each", ""
+    reasons = (
+        "why records were lost and writes not taken: `{metric, reason, sentence, causes, events, weight, minutes, "
+        "share, trial, seed}` by falling share of the metric; `trial` and `seed` of an example"
+    )
+    yield code("reasons"), "partition-minutes", reasons, ""
     for key, (_, unit, words) in KEYS.items():
         yield code(key), unit, words, ""

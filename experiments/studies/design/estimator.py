@@ -41,6 +41,7 @@ def choose(params: CellParameters, scripted: bool = False) -> Choice:
     needs_plain = {
         "functions of a script need plain trials": scripted,
         "recorded failures cannot be drawn again": params.failures is not None,
+        "the trials of a whole cluster are plain": params.cluster is not None,
         "other estimators need the simulator, in uncompressed time": is_compressed,
     }
     for reason, is_needed in needs_plain.items():

@@ -8,10 +8,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import Field, ValidationError
 
+from experiments.studies.design import cluster
+from experiments.studies.design.cluster import CLUSTER, ClusterFile
 from experiments.studies.design.document import study_text, text_of, with_fields
 from experiments.studies.design.model import PARAMETERS, CellParameters
 from experiments.studies.design.parameter import Parameter
@@ -20,6 +22,7 @@ from experiments.studies.design.ranges import is_range, protect, restore, values
 from experiments.studies.design.recorded import RECORDED, Contents, FailureFile, record
 from experiments.studies.design.study import Cell, StudyHeader, StudyPlan
 from experiments.studies.design.targets import write_incidents
+from experiments.studies.layouts.reader import FORM as LAYOUT_FORM
 from experiments.studies.trace.metrics import ACKNOWLEDGED_LOSS_RATE, METRICS
 from experiments.support.errors import InputError, shown
 from experiments.support.fields import WrittenModel
@@ -61,6 +64,7 @@ TOP_LEVEL = frozenset(StudyFile.model_fields) & frozenset(PARAMETERS)
 BASE = {name: parameter for name, parameter in PARAMETERS.items() if name not in TOP_LEVEL}
 SWEEPABLE = {name: parameter for name, parameter in PARAMETERS.items() if name != "duration"}
 ENGINES = ("sim", "ray")
+MOST_BROKERS = 999
 TAKEN = frozenset({*(metric.name for metric in METRICS), *PARAMETERS, "trials", "partition_years", "failover_ms"})
 """Keys of `gold/cells.json` that no custom metric may have."""
 
@@ -221,10 +225,11 @@ def _cell(index: int, base: Combination, swept: Combination, axis: str, source: 
     return Cell(index=index, swept=swept, parameters=parameters)
 
 
-class _Failures(WrittenModel):
-    """The file of recorded failures that a study names; `CellParameters` has its content."""
+class _Named(WrittenModel):
+    """The parameters that name files, of which `CellParameters` has the content."""
 
     failures: Annotated[FailureFile | None, RECORDED] = None
+    cluster: Annotated[ClusterFile | None, CLUSTER] = None
 
     @classmethod
     def allowed_in(cls, key: str) -> str:
@@ -240,24 +245,58 @@ def _resolve(
     Raises InputError for a wrong value and for values that exclude each other. Without `contents` an axis may still
     replace a value: files are not read, values that exclude each other are accepted, and the answer may be None.
     """
-    others = {name: value for name, value in values.items() if name != "failures"}
-    try:
-        recorded = validated(_Failures, {name: values[name] for name in values if name == "failures"}, source).failures
-        parameters = validated(CellParameters, others, source)
-    except InputError as error:
-        name, *within = error.field.split(".", 1)
-        cause = error.__cause__
-        excluded = isinstance(cause, ValidationError) and not first_error(cause)["loc"]
-        if excluded and contents is None:
-            return None
-        found = shown(values[name]) if excluded and name in values else error.found
-        place = name if name in TOP_LEVEL else places.get(name, f"base.{name}")
-        raise InputError(source, ".".join((place, *within)), found, error.allowed) from error
-    if contents is None or recorded is None:
+    others = {name: value for name, value in values.items() if name not in _Named.model_fields}
+    named = _checked(_Named, {name: values[name] for name in values if name not in others}, source, places)
+    recorded = named.failures if named is not None else None
+    if named is not None and named.cluster is not None and contents is not None:
+        others |= _of_cluster(named.cluster, values, source, places, contents)
+    parameters = _checked(CellParameters, others, source, places, is_whole=contents is not None)
+    if contents is None or recorded is None or parameters is None:
         return parameters
     text, path = contents.text(recorded.file), str(contents.folder / recorded.file)
     failures = record(recorded, text, path, parameters.brokers, parameters.duration_ms)
     return CellParameters.model_validate(dict(parameters) | {"failures": failures})
+
+
+Model = TypeVar("Model", bound=WrittenModel)
+
+
+def _checked(
+    model: type[Model], values: Combination, source: str, places: Mapping[str, str], is_whole: bool = True
+) -> Model | None:
+    """The model of a file's values; None for values that exclude each other, unless they are whole."""
+    try:
+        return validated(model, values, source)
+    except InputError as error:
+        name, *within = error.field.split(".", 1)
+        cause = error.__cause__
+        excluded = isinstance(cause, ValidationError) and not first_error(cause)["loc"]
+        if excluded and not is_whole:
+            return None
+        found = shown(values[name]) if excluded and name in values else error.found
+        place = name if name in TOP_LEVEL else places.get(name, f"base.{name}")
+        raise InputError(source, ".".join((place, *within)), found, error.allowed) from error
+
+
+def _of_cluster(
+    file: ClusterFile, values: Combination, source: str, places: Mapping[str, str], contents: Contents
+) -> Combination:
+    """The cluster with its placement, and the parameters that follow from it."""
+    of_topics = {name: value for name, value in values.items() if name in cluster.TAKEN}
+    read = _checked(CellParameters, of_topics | {"brokers": MOST_BROKERS}, source, places)
+    known = {name: getattr(read, name) for name in cluster.TAKEN}
+    given = {name: known.get(name, value) for name, value in values.items() if name in (*cluster.TAKEN, *cluster.OWN)}
+
+    def text(name: str) -> str:
+        return contents.text(name, "the layout of a cluster", LAYOUT_FORM)
+
+    def place(name: str) -> str:
+        return places.get(name, f"base.{name}")
+
+    found = cluster.resolve(file, given, known, text, source, place)
+    racks = len(found.brokers_by_rack())
+    sizes = {"brokers": len(found.brokers), "racks": racks, "partitions": found.partitions}
+    return {"cluster": found, **sizes, "replication_factor": found.replication_factor}
 
 
 def _refuse_duplicates(cells: tuple[Cell, ...], axis: str, source: str) -> None:

@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from experiments.studies.design.cluster import CLUSTER, Cluster
 from experiments.studies.design.distribution import DISTRIBUTION, Distribution, RandomTime
 from experiments.studies.design.impairments import (
     IMPAIRMENTS,
@@ -157,6 +158,14 @@ class CellParameters(WrittenModel):
         "spread",
         "replicas {}",
         "`spread`: a partition's replicas are in as many racks as possible; `together`: in as few as possible.",
+    )
+    cluster: Annotated[Cluster | None, CLUSTER] = parameter(
+        None,
+        "cluster of {}",
+        "A whole cluster instead of `brokers`, `racks`, `placement` and one topic (docs/studies.md): topics with their "
+        "own partitions, RF, min ISR and acks, racks by name, replicas as a file or a rule places them. What a topic "
+        "does not give comes from the parameters of those names.",
+        "mapping",
     )
     power_events_per_year: EventsPerYear = parameter(
         0.0,
@@ -358,8 +367,19 @@ class CellParameters(WrittenModel):
             yield "network_latency", self.network_latency_ms, f"at most a quarter of detection ({self.detection_ms} ms)"
         if self.time_compression != 1.0:
             yield from self._given_mappings("no time_compression: the times of this parameter are not compressed")
+        yield from self._conflicts_on_processes() if self.engine == "ray" else ()
+        yield from self._conflicts_of_cluster() if self.cluster is not None else ()
+
+    def _conflicts_of_cluster(self) -> Iterator[tuple[str, object, str]]:
+        """What needs one partition that stands for itself, or real processes."""
         if self.engine == "ray":
-            yield from self._conflicts_on_processes()
+            yield "engine", self.engine, "sim with cluster: whole clusters are simulated"
+        if self.reassignments is not None:
+            allowed = "none with cluster: a move takes one partition out of those that are counted together"
+            yield "reassignments", self.reassignments.words(), allowed
+        if self.estimator not in ("auto", "plain"):
+            allowed = "plain with cluster: the probability of a loss in a year needs trials of equal weight"
+            yield "estimator", self.estimator, allowed
 
     def _conflicts_of_reassignments(self, words: str) -> Iterator[tuple[str, object, str]]:
         if self.replication_factor == self.brokers:
@@ -453,6 +473,11 @@ class CellParameters(WrittenModel):
         """How long a crash of the machine may lose an acknowledged record: until written back or flushed."""
         limits = [limit for limit in (self.writeback_ms, self.flush_interval_ms) if limit is not None]
         return min(limits, default=math.inf)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """For each partition of a trial how many partitions of the cluster it stands for."""
+        return (1,) * self.partitions if self.cluster is None else self.cluster.counts
 
     @property
     def partition_years(self) -> float:

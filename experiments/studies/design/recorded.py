@@ -85,10 +85,11 @@ class Contents:
     texts: dict[str, str]
     folder: Path
 
-    def text(self, name: str) -> str:
-        """The content of a file, with line feeds at the ends of lines. Raises InputError if it cannot be read."""
+    def text(self, name: str, what: str = "recorded failures", form: str = "CSV") -> str:
+        """The content of a file, with line feeds at the ends of lines. `what` it is to be, and its form, for errors.
+        Raises InputError if it cannot be read."""
         if name not in self.texts:
-            text = read_text(self.folder / name, "recorded failures", "CSV")
+            text = read_text(self.folder / name, what, form)
             self.texts[name] = "".join(f"{line}\n" for line in text.removeprefix("\ufeff").splitlines())
         return self.texts[name]
 

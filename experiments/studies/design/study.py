@@ -117,7 +117,7 @@ class StudyHeader(StudyModel):
         None,
         description="What a setting has to meet: `incidents` at most (`1 in 100y`, `0.1 a year`), and the share of "
         "time in which it is `writable` at least (`99.99%`). The report says which setting meets them, and which is "
-        "the cheapest of these: the one with the fewest replicas, then with the shortest time that writes fail.",
+        "the cheapest of these: the one with the fewest replicas, of these with the most copies that are acknowledged.",
     )
 
     @classmethod
@@ -146,7 +146,7 @@ class StudyPlan(StudyHeader):
 
 DECISIONS = frozenset(
     {"generation", "kafka_release", "replication_factor", "min_insync_replicas", "unclean_recovery_strategy", "acks"}
-    | {"detection", "flush_interval", "placement", "rolling_restart", "reassignments", "delivery_timeout"}
+    | {"detection", "flush_interval", "placement", "rolling_restart", "reassignments", "delivery_timeout", "cluster"}
 )
 """The parameters, by their names in study files, that are settings of a cluster; all others are assumptions."""
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import Field, JsonValue, TypeAdapter
 
 from experiments.studies.design.estimator import choose, sentence
-from experiments.studies.design.study import Cell, StudyPlan, groups_of, metrics_of
+from experiments.studies.design.study import Cell, StudyPlan, decided, groups_of, metrics_of
 from experiments.studies.estimation import selection, targets
 from experiments.studies.estimation.growth import Reweighting
 from experiments.studies.estimation.intervals import assumed_sizes, interval, limits
@@ -25,6 +25,10 @@ from experiments.support.errors import InputError
 
 ProductsWith = Callable[[int], Mapping[tuple[int, str], Products]]
 """The products of the paired trials of every cell with the cell of that index, by cell and name of the metric."""
+
+
+PAIRED_AT_MOST = 24
+"""Cells of a study up to which each pair that differs in one decision gets products of its trials, by jobs of Spark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +62,14 @@ class CellEstimates:
     """The numbers of one cell: `estimates` by the names of the metrics, and comparisons by them too.
 
     `estimator`: that of the trials (`plain`, `importance`, `splitting`). `compared_with_first`: each at 95 %. The other
-    fields are about the group of cells that share all assumptions (`design/study.py`). `reference`: the cell that
-    the others of its group are compared with, which is the recommended one, or the one with the lowest estimate if none
-    is. `compared_with_reference`: they hold together, for all cells of the group, at 95 %. `may_be_best`: the study
-    does not eliminate this cell. `recommended`: the study shows that it is the best. `trials_to_distinguish`: how many
-    trials would distinguish this cell from the one with the lowest estimate; None where they are, or nothing follows.
-    `targets`: the answers to the study's; `cheapest`: of its group, this cell meets all of them at the lowest cost
-    (`targets.py`).
-    """
+    fields are about the group of cells that share all assumptions (`design/study.py`). `reference`: the cell that the
+    others of its group are compared with, which is the recommended one, or the one with the lowest estimate if none is.
+    `compared_with_reference`: they hold together, for all cells of the group, at 95 %. `compared_with_neighbours`: with
+    the earlier cells of the group that differ in one decision only, by their indexes, the objective and the times
+    without service; all pairs of the group hold together at 95 %. `may_be_best`: the study does not eliminate this
+    cell. `recommended`: the study shows that it is the best. `trials_to_distinguish`: how many trials would distinguish
+    this cell from the one with the lowest estimate; None where they are, or nothing follows. `targets`: the answers to
+    the study's; `cheapest`: of its group, this cell meets all of them at the lowest cost (`targets.py`)."""
 
     trials: Annotated[int, Field(ge=1)]
     partition_years: float
@@ -74,6 +78,7 @@ class CellEstimates:
     failover_ms: FailoverTimes
     compared_with_first: Mapping[str, Comparison] = field(default_factory=dict)
     compared_with_reference: Mapping[str, Comparison] = field(default_factory=dict)
+    compared_with_neighbours: Mapping[int, Mapping[str, Comparison]] = field(default_factory=dict)
     may_be_best: bool = False
     recommended: bool = False
     reference: bool = False
@@ -115,6 +120,8 @@ def estimate_cells(
     for group in groups_of(plan.cells):
         for index, cell in _selected(plan, found, group, comparing).items():
             found[index] = cell
+        for index in group:
+            found[index] = replace(found[index], compared_with_neighbours=comparing.with_neighbours(plan, index, group))
     return found
 
 
@@ -138,7 +145,7 @@ def _with_targets(
             each.append(answer if grows is None else grows.applied(answer, item, sums, assumed))
         answers.append(tuple(each))
     costs = [
-        (cell.parameters.replication_factor, each.value(UNWRITABLE))
+        (cell.parameters.replication_factor, -selection.least_copies(cell.parameters), each.value(UNWRITABLE))
         for cell, each in zip(plan.cells, found, strict=True)
     ]
     chosen = {targets.cheapest(answers, costs, group) for group in groups_of(plan.cells)}
@@ -152,14 +159,46 @@ class _Comparing:
         pairs = zip(plan.cells, cells, strict=True)
         self.sizes = [assumed_sizes(cell.parameters, sums.changes) for cell, sums in pairs]
         self._cells, self._metrics = cells, metrics_of(plan.functions)
-        self._products_with: ProductsWith = cache(products_with) if plan.pairing else lambda _: {}
+        self._products_with: ProductsWith = cache(self._asked(products_with)) if plan.pairing else lambda _: {}
+        self._references: set[int] = set()
+
+    def _asked(self, products_with: ProductsWith) -> ProductsWith:
+        def ask(reference: int) -> Mapping[tuple[int, str], Products]:
+            self._references.add(reference)
+            return products_with(reference)
+
+        return ask
+
+    def with_neighbours(self, plan: StudyPlan, index: int, group: Sequence[int]) -> dict[int, dict[str, Comparison]]:
+        """The cell against each earlier one of its group that differs from it in one decision only. Beyond
+        `PAIRED_AT_MOST` cells in the study, comparisons use pairs of trials only where others have asked for them."""
+        mine, alpha = decided(plan.cells[index].swept), selection.simultaneous_alpha(len(group))
+        found = {}
+        for other in group:
+            its = decided(plan.cells[other].swept)
+            if other < index and sum(mine[name] != its[name] for name in mine) == 1:
+                turned = other not in self._references and (
+                    index in self._references or len(self._cells) > PAIRED_AT_MOST
+                )
+                found[other] = self._compare(
+                    index, other, alpha, turned, {plan.objective, "offline_fraction", UNWRITABLE}
+                )
+        return found
 
     def compared(self, among: Iterable[int], reference: int, alpha: float) -> dict[int, dict[str, Comparison]]:
         """The cells `among` against the cell `reference`, which itself is compared with nothing."""
         return {index: self._compare(index, reference, alpha) if index != reference else {} for index in among}
 
-    def _compare(self, index: int, reference: int, alpha: float) -> dict[str, Comparison]:
-        products = self._products_with(reference)
+    def _compare(
+        self, index: int, reference: int, alpha: float, turned: bool = False, names: Collection[str] = ()
+    ) -> dict[str, Comparison]:
+        """The cell against another one, in the metrics `names` or all. `turned`: by the products of the other's trials
+        with those of this one, if they were asked for."""
+        if turned:
+            asked = self._products_with(index) if index in self._references else {}
+            products = {(index, name): each.turned() for (cell, name), each in asked.items() if cell == reference}
+        else:
+            products = dict(self._products_with(reference))
         mine, its = self._cells[index].sums, self._cells[reference].sums
         return {
             metric.name: compare(
@@ -170,6 +209,7 @@ class _Comparing:
                 products.get((index, metric.name)),
             )
             for metric in self._metrics
+            if not names or metric.name in names
         }
 
 

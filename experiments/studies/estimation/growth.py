@@ -12,9 +12,11 @@ harms / exposure, with the limits of `intervals.py`, whose variance over trials 
 
 *Harms that were not seen.* The next harm may be of any cycle, one that did no harm too: it counts with the largest w(s)
 of any cycle, in the limits and in the bound where nothing was seen. So after harmless events the bound grows as s does:
--ln(alpha) s / T. And a cycle may have more events of the cause than any that was seen. With rate l, mean absence d and
-n events at most in the cycles seen, cycles with n + 1 come at the rate l s (l s d)^n (each further one before the end
-of an absence); all of them beyond those of s = 1 count as harmful. With n = 0, all events of the cause do.
+-ln(alpha) s / T. In importance sampling, where a cycle with the likelihood ratio v may count more than any harm seen,
+it is v (w(s) - 1) that it adds to the limit at s = 1. And a cycle may have more events of the cause than any that was
+seen. With rate l, mean absence d and n events at most in the cycles seen, cycles with n + 1 come at the rate l s (l s
+d)^n (each further one before the end of an absence); all of them beyond those of s = 1 count as harmful. With n = 0,
+all events of the cause do.
 
 *Validity.* The answer goes as far as the harms are worth 10 of equal weight, or half of what they are worth at s = 1;
 as the cluster is whole for most of the time, s l d <= 1/2; and to `MOST`. Beyond, nothing is said. Causes without a
@@ -28,6 +30,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,12 +62,19 @@ class Cause:
     absence_years: float
 
 
+class Cycle(NamedTuple):
+    """Of the cycles with one number of events: how many were expected at least, and the largest likelihood ratio."""
+
+    expected: float
+    weight: float
+
+
 @dataclass(frozen=True, slots=True)
 class Harms:
     """The harms of a cell by trial and number of events of one cause since the cycle began; arrays of one length.
     `trial`: whole numbers from 0 on, one for each trial that has harms; `expected`: the mean number of events expected
     at the present rate; `value`, `weight`, `weight_squares`: sums. `cycles`: of all cycles of the cell, harmful or not,
-    each number of events with the least that were expected."""
+    by number of events."""
 
     trial: NDArray[np.int64]
     events: Array
@@ -72,7 +82,7 @@ class Harms:
     value: Array
     weight: Array
     weight_squares: Array
-    cycles: Mapping[int, float]
+    cycles: Mapping[int, Cycle]
 
     @classmethod
     def none(cls) -> Harms:
@@ -85,10 +95,16 @@ class Harms:
         found: Array = factor**self.events * np.exp(-(factor - 1.0) * self.expected)
         return found
 
-    def largest_ratio(self, factor: float) -> float:
-        """The largest w(s) of a cycle, at least 1."""
-        found = (factor**events * math.exp(-(factor - 1.0) * expected) for events, expected in self.cycles.items())
-        return max(1.0, max(found, default=1.0))
+    def largest(self, factor: float, present: float) -> float:
+        """What the next harm counts at most, if it is `present` at the present rate."""
+        seen = present * max(1.0, float(self.ratios(factor).max(initial=0.0)))
+        ratios = {
+            events: factor**events * math.exp(-(factor - 1.0) * each.expected) for events, each in self.cycles.items()
+        }
+        unseen = (
+            each.weight * (ratios[events] - 1.0) + min(each.weight, present) for events, each in self.cycles.items()
+        )
+        return max(seen, max(unseen, default=0.0))
 
     def effective_sample_size(self, factor: float) -> float:
         """Kish's, of the harms' weights."""
@@ -103,7 +119,6 @@ class Harms:
         by_value = float(after.sum() / before.sum())
         by_weight = float(self.weight @ ratios / self.weight.sum())
         by_square = float(self.weight_squares @ ratios**2 / self.weight_squares.sum())
-        largest = self.largest_ratio(factor)
         return replace(
             sums,
             value=sums.value * by_value,
@@ -111,9 +126,9 @@ class Harms:
             value_exposure=sums.value_exposure * by_value,
             weight=sums.weight * by_weight,
             weight_squares=sums.weight_squares * by_square,
-            largest_weight=sums.largest_weight * largest,
+            largest_weight=self.largest(factor, sums.largest_weight),
             size_squares=sums.size_squares * by_square,
-            largest_size=sums.largest_size * largest,
+            largest_size=self.largest(factor, sums.largest_size) if sums.largest_size else 0.0,
         )
 
 
@@ -126,8 +141,7 @@ def upper_limit(
         limits_of = fraction_limits if asked.metric.estimator is FRACTION else rate_limits
         _, high = limits_of(harms.grown(sums, factor), size, 2.0 * alpha)
     else:
-        largest = harms.largest_ratio(factor)
-        high = zero_bound(effective_years(sums), alpha) * size * largest
+        high = zero_bound(effective_years(sums), alpha) * size * harms.largest(factor, 1.0)
     most = max(harms.cycles, default=0)
     rate = cause.events_per_year
     unseen = rate * (rate * cause.absence_years) ** most
@@ -146,7 +160,8 @@ def growth(asked: Measured, sums: Sums, size: float, harms: Harms, cause: Cause,
         return upper_limit(asked, sums, size, harms, cause, factor, alpha) > asked.limit
 
     reached = 1.0
-    while (following := reached * _STEP) <= most:
+    while reached < most:
+        following = min(most, reached * _STEP)
         if harms.effective_sample_size(following) < least:
             break
         if fails(following):

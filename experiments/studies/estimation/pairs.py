@@ -19,7 +19,7 @@ events that were seen say so (:attr:`Comparison.identical`).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from experiments.studies.estimation.moments import Sums, degeneracy
 
@@ -43,6 +43,10 @@ class Products:
     exposure_value: float
     exposure_exposure: float
     differing: int
+
+    def turned(self) -> Products:
+        """The same with the two cells exchanged."""
+        return replace(self, value_exposure=self.exposure_value, exposure_value=self.value_exposure)
 
 
 @dataclass(frozen=True, slots=True)

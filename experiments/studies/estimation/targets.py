@@ -9,9 +9,10 @@ lower limit alone decides; where it is not, `met` is, by the upper limit alone. 
 statements of a study hold together with 95 % confidence, and whatever is chosen by them (the cheapest setting that
 meets all) is corrected for the choice.
 
-*The cheapest* of the settings that meet all targets has the fewest replicas; of these it is the one with the least
-estimated time that writes fail; of these the first in the file. The second criterion compares estimates: it decides
-which of the settings that are good enough is named, not that it is.
+*The cheapest* of the settings that meet all targets has the fewest replicas. Of several with as many, which cost the
+same disks, it is the one that acknowledges with the most copies, since it is writable for long enough; of these the one
+with the least estimated time that writes fail, then the first in the file. The estimate decides which of the settings
+that are good enough is named, not that it is.
 
 *What it takes.* Limits approach an estimate as 1 / sqrt(trials), so with the estimate x, its limit u and the target t
 about ((u - x) / (t - x))^2 times the trials would show it, if x is right. Where nothing was seen the bound falls as
@@ -87,7 +88,7 @@ def measured(targets: Targets | None, params: CellParameters) -> list[Measured]:
     return [
         Measured(name, write_incidents(limit), losses, params.partitions, limit)
         if name == INCIDENTS
-        else Measured(WRITABLE, write_writable(limit), unwritable, 1.0, 1.0 - limit)
+        else Measured(WRITABLE, write_writable(limit), unwritable, 1.0, float(f"{1.0 - limit:.12g}"))
         for name, limit in found.items()
     ]
 
@@ -122,9 +123,9 @@ def _times(estimate: float, low: float, high: float, limit: float) -> float | No
 
 
 def cheapest(
-    answers: Sequence[Sequence[TargetAnswer]], costs: Sequence[tuple[int, float]], among: Sequence[int]
+    answers: Sequence[Sequence[TargetAnswer]], costs: Sequence[tuple[int, int, float]], among: Sequence[int]
 ) -> int | None:
-    """Which of the cells `among` is the cheapest that meets all of its targets. `costs`: replicas, and the estimated
-    share of time that writes fail, of every cell."""
+    """Which of the cells `among` is the cheapest that meets all of its targets. `costs`: replicas, less
+    copies that an acknowledged record has (a negative number), the estimated share of time that writes fail."""
     meeting = [index for index in among if answers[index] and all(each.verdict == "met" for each in answers[index])]
     return min(meeting, key=lambda index: costs[index], default=None)

@@ -29,6 +29,7 @@ REQUIRED = ("Topic", "Partition", "Leader", "Replicas", "Isr")
 FORM = "the output of kafka-topics.sh --describe of Kafka 2.0 to 4.4"
 _NAME = re.compile(r"(?:^|(?<=\s))((?:Adding |Removing )?[A-Z][A-Za-z]*):\s*")
 _MIN_ISR = re.compile(r"(?:^|[,{\s])min\.insync\.replicas=([^,}\s]*)")
+_UNCLEAN = re.compile(r"(?:^|[,{\s])unclean\.leader\.election\.enable=([^,}\s]*)")
 _BEGINS = re.compile(r"\s*Topic:")
 
 
@@ -37,6 +38,7 @@ class _Topic:
     line: int
     count: int
     min_isr: int | None
+    unclean: bool | None
     partitions: dict[int, tuple[Brokers, Described]] = field(default_factory=dict)
 
 
@@ -88,7 +90,10 @@ def _add_topic(topics: dict[str, _Topic], fields: Mapping[str, str], number: int
     stated = _MIN_ISR.search(fields.get("Configs", ""))
     min_isr = None if stated is None else _number(stated[1], "min.insync.replicas", source, place, least=1)
     count = _number(fields["PartitionCount"], "PartitionCount", source, place, least=1)
-    topics[name] = _Topic(number, count, min_isr)
+    enabled = _UNCLEAN.search(fields.get("Configs", ""))
+    if enabled is not None and enabled[1] not in ("true", "false"):
+        raise InputError(source, place, f"unclean.leader.election.enable {shown(enabled[1])}", "true or false")
+    topics[name] = _Topic(number, count, min_isr, None if enabled is None else enabled[1] == "true")
 
 
 def _add_partition(topics: Mapping[str, _Topic], fields: Mapping[str, str], source: str, place: str) -> None:
@@ -131,9 +136,8 @@ def _whole(name: str, topic: _Topic, source: str) -> TopicLayout:
         found = f"{topic.count - len(missing)} of {topic.count} partitions of {name!r}, without partition {missing[0]}"
         raise InputError(source, f"line {topic.line}", found, "all of them: an output that is not cut off")
     states = [topic.partitions[index] for index in range(topic.count)]
-    return TopicLayout(
-        name, tuple(replicas for replicas, _ in states), topic.min_isr, tuple(state for _, state in states)
-    )
+    replicas, described = zip(*states, strict=True)
+    return TopicLayout(name, replicas, topic.min_isr, described, topic.unclean)
 
 
 def _brokers(text: str, name: str, source: str, place: str) -> Brokers:

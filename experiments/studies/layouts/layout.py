@@ -33,15 +33,17 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class TopicLayout:
-    """A topic. `replicas`: those of partition i at i, the preferred leader first. `min_insync_replicas` is the topic's
-    own, None where the source does not say: then the cluster's default holds. `described`: the state of each
-    partition, None where the source says where replicas belong and not how they are.
+    """A topic. `replicas`: those of partition i at i, the preferred leader first. `min_insync_replicas` and
+    `unclean_leader_election` are the topic's own configs, None where the source does not say: then the cluster's
+    default holds. `described`: the state of each partition, None where the source says where replicas belong and not
+    how they are.
     """
 
     name: str
     replicas: tuple[Brokers, ...]
     min_insync_replicas: int | None = None
     described: tuple[Described, ...] | None = None
+    unclean_leader_election: bool | None = None
 
     @property
     def isr(self) -> tuple[Brokers, ...] | None:

@@ -49,9 +49,10 @@ class ImportedPartition(StrictModel):
 
 
 class ImportedTopic(StrictModel):
-    """A topic of an imported cluster; `min_insync_replicas` is the one in force, the cluster's default or its own."""
+    """A topic of an imported cluster; the configs are those in force, the cluster's default or its own."""
 
     min_insync_replicas: Annotated[int | None, Field(ge=1)] = None
+    unclean_leader_election: bool | None = None
     partitions: Annotated[list[ImportedPartition], Field(min_length=1)]
 
 
@@ -87,20 +88,26 @@ class Reassignment(StrictModel):
     partitions: Annotated[list[MovedPartition], Field(min_length=1)]
 
 
-def read_layout(path: Path) -> Layout:
-    """The layout in a file. InputError, with file, line or field, for any other file and for one that is cut off."""
-    text, source = read_text(path, "the layout of a cluster", FORM), str(path)
+def read_layout(path: Path, racks: Mapping[int, str] | None = None) -> Layout:
+    """The layout in a file. `racks` are those of brokers, from elsewhere: they win over those of the file. InputError,
+    with file, line or field, for any other file, for one that is cut off, and for racks of some brokers only.
+    """
+    return layout_in(read_text(path, "the layout of a cluster", FORM), str(path), racks)
+
+
+def layout_in(text: str, source: str, racks: Mapping[int, str] | None = None) -> Layout:
+    """The layout in the text of a file, which `source` names in errors; `racks` as in `read_layout`."""
     if describes(text):
         return layout_of(parse_describe(text, source))
     if _PROPOSED in text or text.lstrip().startswith("{"):
         raw = _json(text, source)
         if "isray_layout" not in raw:
             return layout_of(_moved(raw, source))
-        return _imported(raw, source)
+        return _imported(raw, source, racks or {})
     raw = parse_yaml_mapping(text, source, FORM)
     if "isray_layout" not in raw:
         raise InputError(source, "", f"a mapping with {', '.join(map(str, list(raw)[:3]))}", FORM)
-    return _imported(raw, source)
+    return _imported(raw, source, racks or {})
 
 
 def _json(text: str, source: str) -> dict[str, object]:
@@ -134,16 +141,14 @@ def _moved(raw: dict[str, object], source: str) -> list[TopicLayout]:
     return [TopicLayout(name, tuple(known[index] for index in range(len(known)))) for name, known in topics.items()]
 
 
-def _imported(raw: Mapping[str, object], source: str) -> Layout:
+def _imported(raw: Mapping[str, object], source: str, given: Mapping[int, str]) -> Layout:
     model = validated(ImportedCluster, raw, source)
-    racks: dict[int, str] = {}
+    racks = {broker.id: broker.rack for broker in model.brokers if broker.rack is not None} | dict(given)
     ids = _distinct([broker.id for broker in model.brokers], source, "brokers")
-    for index, broker in enumerate(model.brokers):
-        if broker.rack is not None:
-            racks[broker.id] = broker.rack
-        elif any(other.rack is not None for other in model.brokers):
-            found, allowed = f"no rack of broker {broker.id}", "a rack for each broker, or null for all of them"
-            raise InputError(source, f"brokers[{index}]", found, allowed)
+    without = next((index for index, broker in enumerate(ids) if broker not in racks), None)
+    if racks and without is not None:
+        found, allowed = f"no rack of broker {ids[without]}", "a rack for each broker, or null for all of them"
+        raise InputError(source, f"brokers[{without}]", found, allowed)
     topics = []
     for name, topic in model.topics.items():
         places = [f"topics.{name}.partitions[{index}]" for index in range(len(topic.partitions))]
@@ -158,7 +163,8 @@ def _imported(raw: Mapping[str, object], source: str) -> Layout:
             for item in topic.partitions
         )
         replicas = tuple(tuple(item.replicas) for item in topic.partitions)
-        topics.append(TopicLayout(name, replicas, topic.min_insync_replicas, states))
+        configs = topic.min_insync_replicas, topic.unclean_leader_election
+        topics.append(TopicLayout(name, replicas, configs[0], states, configs[1]))
     return layout_of(topics, ids, racks)
 
 
@@ -189,7 +195,8 @@ def written(layout: Layout, cluster_id: str | None) -> dict[str, object]:
     for topic in layout.topics:
         states = zip(topic.replicas, topic.described or (), strict=True)
         partitions = [{"replicas": replicas} | asdict(state) for replicas, state in states]
-        topics[topic.name] = {"min_insync_replicas": topic.min_insync_replicas, "partitions": partitions}
+        configs = {name: getattr(topic, name) for name in ("min_insync_replicas", "unclean_leader_election")}
+        topics[topic.name] = configs | {"partitions": partitions}
     brokers = [{"id": broker, "rack": layout.racks.get(broker)} for broker in layout.brokers]
     return {"isray_layout": 1, "cluster_id": cluster_id, "brokers": brokers, "topics": topics}
 
@@ -198,7 +205,11 @@ def read_racks(path: Path) -> dict[int, str]:
     """The rack of each broker in a file. InputError, with the line or field, for a broker that is named twice or has
     no rack, and for any other file.
     """
-    text, source = read_text(path, "racks of brokers", _RACK_FORM), str(path)
+    return racks_in(read_text(path, "racks of brokers", _RACK_FORM), str(path))
+
+
+def racks_in(text: str, source: str) -> dict[int, str]:
+    """The rack of each broker in the text of a file, which `source` names in errors."""
     if found := _BROKER_LINE.findall(text):
         return _unique([(int(broker), "" if rack == "null" else rack, "") for broker, rack in found], source)
     first = next((line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")), "")

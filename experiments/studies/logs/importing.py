@@ -3,7 +3,8 @@ for every line.
 
 The record lasts from `begins` to `ends`, by default from the first time that the log mentions to the last. An outage
 that has not ended by then lasts until the record ends. Outages of a node that overlap are one, of the kind that loses
-more. Every line is counted once: as an outage, as the end of one, or under the reason for which it is left out.
+more; impairments (`isolated`, `paused`) are joined with those of their kind. Every line is counted once: as an
+outage, as the end of one, or under the reason for which it is left out.
 
 Nodes become brokers 0, 1, ... in the order in which the log first names them, unless it has broker ids already
 (`csv`, if all names are whole numbers) or `nodes` says. A log that names only nodes that have failed, as `lanl` does,
@@ -47,6 +48,10 @@ class Wanted:
     begins: str | None = None
     ends: str | None = None
     repair_ms: int | None = None
+
+
+Key = tuple[int, str]
+"""A broker, and the kind of impairment, empty for outages."""
 
 
 class Outage(NamedTuple):
@@ -265,9 +270,9 @@ def _down_times(
     ends_ms: int,
     kind: AnyKind,
     left_out: Counter[str],
-) -> tuple[dict[int, list[Outage]], Counter[str]]:
-    """The outages of each broker within the record, and how many are open, and cut."""
-    down: dict[int, list[Outage]] = {}
+) -> tuple[dict[Key, list[Outage]], Counter[str]]:
+    """The outages of each broker within the record, each kind of impairment apart, and how many are open, and cut."""
+    down: dict[Key, list[Outage]] = {}
     counts: Counter[str] = Counter()
     for each in intervals:
         until_ms = ends_ms if each.until_ms is None else each.until_ms
@@ -279,7 +284,9 @@ def _down_times(
         counts["open"] += each.until_ms is None
         counts["cut"] += (down_ms, up_ms) != (each.at_ms, until_ms)
         own = next((known for known in KINDS if known == each.kind), kind)
-        down.setdefault(broker, []).append(Outage(down_ms - begins_ms, broker, up_ms - begins_ms, own))
+        down.setdefault((broker, own if own in IMPAIRMENTS else ""), []).append(
+            Outage(down_ms - begins_ms, broker, up_ms - begins_ms, own)
+        )
     return down, counts
 
 

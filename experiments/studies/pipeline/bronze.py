@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
+from experiments.studies.design.cluster import Cluster
 from experiments.studies.design.model import CellParameters
 from experiments.studies.pipeline.rows import Trace, read_batch
 from experiments.studies.pipeline.schemas import TYPES, ddl
@@ -77,7 +78,7 @@ def _check(store: Store, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordB
 
 def listed(spark: SparkSession, batches: Sequence[Batch], cells: Mapping[str, CellParameters], tasks: int) -> DataFrame:
     """The batches with what `write_tables` needs of their cells, given by digest: `LISTED`, in `tasks` partitions."""
-    rows = [(*batch, cells[batch.cell].partitions, cells[batch.cell].acks == "all") for batch in batches]
+    rows = [(*batch, len(cells[batch.cell].counts), cells[batch.cell].acks == "all") for batch in batches]
     return spark.createDataFrame(rows, ddl(LISTED)).repartition(tasks)
 
 
@@ -88,10 +89,13 @@ GROUP_ROWS = 131_072
 """Rows of a file's row groups, at least; the last one may have fewer."""
 
 
-def write_tables(batches: DataFrame, store: Store, run: int, makers: Makers) -> list[str]:
+def write_tables(
+    batches: DataFrame, store: Store, run: int, makers: Makers, clusters: Mapping[str, Cluster | None]
+) -> list[str]:
     """Writes the tables of the batches, which were checked, as a run of silver; returns the names of the files.
-    `batches`: as `listed`; each of its partitions is a task, and no row is exchanged between them."""
-    rows = batches.mapInArrow(partial(_write, store, run, makers), "name string").collect()
+    `batches`: as `listed`; each of its partitions is a task, and no row is exchanged between them. `clusters`: those of
+    the cells, by digest."""
+    rows = batches.mapInArrow(partial(_write, store, run, makers, clusters), "name string").collect()
     return sorted(row["name"] for row in rows)
 
 
@@ -128,11 +132,17 @@ class TableFile:
         self._waiting, self._rows = [], 0
 
 
-def _write(store: Store, run: int, makers: Makers, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _write(
+    store: Store,
+    run: int,
+    makers: Makers,
+    clusters: Mapping[str, Cluster | None],
+    parts: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
     """What one task does: reads its batches, writes its files, yields their names."""
     files: dict[str, TableFile] = {}
-    for cell, first, stop, *known in _rows(parts):
-        trace = read_batch(store, Batch(cell, first, stop), *known)
+    for cell, first, stop, partitions, acks_all in _rows(parts):
+        trace = read_batch(store, Batch(cell, first, stop), partitions, acks_all, clusters[cell])
         for table, make in makers.items():
             rows = make(trace)
             if table not in files:

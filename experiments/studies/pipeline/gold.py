@@ -147,6 +147,18 @@ def measured_quantiles(measured: DataFrame) -> DataFrame:
     return measured.groupBy("cell", "kind").agg(p50, p99, most).orderBy("cell", "kind")
 
 
+def reasons(per_trial: DataFrame) -> DataFrame:
+    """One row per cell, metric, reason and causes: the sums over trials in the order of their numbers, and the first
+    trial in which an event has the reason, or else one that has time of it."""
+    sums = _folded("rows", {name: f"row.{name}" for name in ("events", "weight", "minutes")}, {})
+    keys = ("cell", "metric", "reason", "causes")
+    rows = F.expr("array_sort(collect_list(struct(trial, events, weight, minutes)))").alias("rows")
+    first = "coalesce(try_element_at(filter(rows, row -> row.events > 0), 1).trial, rows[0].trial) AS trial"
+    found = per_trial.groupBy(*keys).agg(rows).selectExpr(*keys, *sums, first)
+    order = (F.col("weight").desc(), F.col("minutes").desc(), "reason", "causes")
+    return conform(found, GOLD["reasons"]).orderBy("cell", "metric", *order)
+
+
 def outage_times(outages: DataFrame) -> DataFrame:
     """The lengths of the outages that ended, one row each: cell, trial, kind, ms, weight."""
     kind = F.when(F.col("handover"), HANDOVER).otherwise(FAILOVER).alias("kind")

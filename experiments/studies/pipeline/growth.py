@@ -1,11 +1,10 @@
 """What the failures of each cause had to do with the harms of a batch: the table that `estimation/growth.py` reweights.
 
-A *cycle* lasts while a broker is down or a partition is not whole: no leader that serves, fewer in the ISR than at
-best, members of an ELR, a recovery that is not complete, or writes that wait. A harm (a loss, an interval in which
-writes fail) belongs to the cycle that it is in, with the events of each cause that came in it before. Crashes with a
-shared cause are one event if they are at most its window apart. Own failures are expected of brokers that run, shared
-events always.
-"""
+A *cycle* lasts while a broker is down or impaired, or a partition is not whole: no leader that serves, fewer in the ISR
+than at best, members of an ELR, a recovery that is not complete, or writes that wait. A harm (a loss, an interval in
+which writes fail) belongs to the cycle that it is in, with the events of each cause that came in it before. Failures
+with a shared cause are one event if they are at most its window apart. Own failures are expected of brokers that run,
+shared events always."""
 
 from __future__ import annotations
 
@@ -20,11 +19,11 @@ from experiments.studies.design.estimator import choose
 from experiments.studies.design.model import CellParameters
 from experiments.studies.design.study import StudyPlan
 from experiments.studies.design.targets import INCIDENTS, WRITABLE
-from experiments.studies.estimation.growth import Cause, Harms, Reweighting
-from experiments.studies.failures.sources import BURST, poisson_sources
+from experiments.studies.estimation.growth import Cause, Cycle, Harms, Reweighting
+from experiments.studies.failures.sources import BURST, impairment_sources, poisson_sources
 from experiments.studies.pipeline.rows import Trace, Values
 from experiments.studies.pipeline.schemas import SILVER, table
-from experiments.studies.trace.kinds import AcknowledgedLoss, Crash, Start
+from experiments.studies.trace.kinds import AcknowledgedLoss, Crash, Impaired, Observation, Restored, Start
 from experiments.studies.trace.schema import YEAR_MS
 
 OWN = "broker"
@@ -47,7 +46,7 @@ def model_of(params: CellParameters) -> Model:
     mttf = params.broker_mttf
     if mttf is not None and mttf.dist == "exponential" and params.failures is None:
         rates[OWN] = params.brokers * YEAR_MS / mttf.mean_ms
-    for source in poisson_sources(params):
+    for source in (*poisson_sources(params), *impairment_sources(params)):
         rates[source.group] = rates.get(source.group, 0.0) + source.events_per_year
     window_ms = 0 if params.burst is None else params.burst.window_ms
     return Model({name: Cause(name, rate, absence) for name, rate in rates.items()}, params.brokers, window_ms)
@@ -55,7 +54,8 @@ def model_of(params: CellParameters) -> Model:
 
 def group_of(cause: str) -> str:
     """The group of a cause as the trace names it: `rack 0 power` is one of `rack power`."""
-    return " ".join(word for word in cause.split() if not word.isdigit())
+    domain, number, name = (*cause.split(" ", 2), "", "")[:3]
+    return f"{domain} {name}" if number.isdigit() and name else cause
 
 
 class _Cycles(NamedTuple):
@@ -84,11 +84,11 @@ def harms(models: Mapping[str, Model], trace: Trace) -> pa.Table:
     of events of a cycle, with the columns of `schemas.SILVER["harms"]`."""
     model, span = models[trace.cell], int(trace.durations_ms.max()) + 1
     offsets = (np.arange(len(trace.trials)) * span).astype(np.int64)
-    crashes = trace.rows.of_kinds(Crash)
-    cycles = _cycles(trace, *_down(trace, offsets), offsets)
-    causes = crashes.texts("cause")
+    failures = trace.rows.of_kinds(Crash, Impaired)
+    cycles = _cycles(trace, offsets)
+    causes = failures.texts("cause")
     groups: Values = np.array([group_of(text) for text in causes.distinct], object)
-    at = crashes["time_ms"] + offsets[crashes["trial"] - trace.first]
+    at = failures["time_ms"] + offsets[failures["trial"] - trace.first]
     rows: list[tuple[object, ...]] = []
     for name in model.causes:
         times = np.sort(at[(groups == name)[causes.codes]]) if len(at) else at
@@ -108,29 +108,30 @@ def harms(models: Mapping[str, Model], trace: Trace) -> pa.Table:
     return table(SILVER[TABLE], trace.cell, lambda name: pa.array(columns[name]))
 
 
-def _down(trace: Trace, offsets: Values) -> tuple[Values, Values]:
-    """When brokers went down, and when they were started; a trial's begin and end stand in for what it does not
-    have."""
-    found = trace.rows.of_kinds(Crash, Start)
-    order = np.lexsort((found["time_ms"], found["node"], found["trial"]))
-    trial, node = (found[name][order] for name in ("trial", "node"))
-    time_ms, is_crash = found["time_ms"][order] + offsets[trial - trace.first], found.are(Crash)[order]
-    key = trial.astype(np.int64) * (int(node.max(initial=0)) + 1) + node
-    is_first, is_last = np.diff(key, prepend=-1) != 0, np.diff(key, append=-1) != 0
-    end = offsets[trial - trace.first] + trace.durations_ms[trial - trace.first]
-    ends = np.where(is_last, end, np.roll(time_ms, -1))[is_crash]
-    missing = is_first & ~is_crash
-    begins = np.concatenate([time_ms[is_crash], offsets[trial - trace.first][missing]])
-    return begins, np.concatenate([ends, time_ms[missing]])
+def _spans(trace: Trace, offsets: Values, begin: type[Observation], end: type[Observation]) -> tuple[Values, Values]:
+    """When brokers went down (or were impaired), and when that ended; a trial's begin and end stand in for what it does
+    not have."""
+    found = trace.rows.of_kinds(begin, end)
+    causes = found.texts("cause").codes if begin is Impaired else np.zeros(len(found), int)
+    order = np.lexsort((found["time_ms"], causes, found["node"], found["trial"]))
+    trial, node, cause = found["trial"][order], found["node"][order], causes[order]
+    offset, is_begin = offsets[trial - trace.first], found.are(begin)[order]
+    time_ms = found["time_ms"][order] + offset
+    is_first = np.append(True, (np.diff(trial) != 0) | (np.diff(node) != 0) | (np.diff(cause) != 0))[: len(trial)]
+    is_last = np.append(is_first[1:], True)[: len(trial)]
+    ends = np.where(is_last, offset + trace.durations_ms[trial - trace.first], np.roll(time_ms, -1))[is_begin]
+    missing = is_first & ~is_begin
+    return np.concatenate([time_ms[is_begin], offset[missing]]), np.concatenate([ends, time_ms[missing]])
 
 
-def _cycles(trace: Trace, down: Values, up: Values, offsets: Values) -> _Cycles:
-    found = trace.intervals
+def _cycles(trace: Trace, offsets: Values) -> _Cycles:
+    found, (down, up) = trace.intervals, _spans(trace, offsets, Crash, Start)
+    impaired, restored = _spans(trace, offsets, Impaired, Restored)
     whole = found["online"] & ~found["stalled"] & ~found["recovering"] & (found["elr_size"] == 0)
     whole &= found["isr_size"] >= found["isr_size"].max(initial=0)
     offset = offsets[found["trial"] - trace.first][~whole]
-    begins = np.concatenate([down, found["start_ms"][~whole] + offset])
-    ends = np.concatenate([up, found["end_ms"][~whole] + offset])
+    begins = np.concatenate([down, impaired, found["start_ms"][~whole] + offset])
+    ends = np.concatenate([up, restored, found["end_ms"][~whole] + offset])
     order = np.argsort(begins, kind="stable")
     begins, ends = begins[order], np.maximum.accumulate(ends[order])
     is_new = np.append(True, begins[1:] > ends[:-1])[: len(begins)]
@@ -150,23 +151,28 @@ def _found(trace: Trace, offsets: Values, cycles: _Cycles) -> Iterator[tuple[str
     weight = found["weight"][failing]
     at = (found["start_ms"] + offsets[found["trial"] - trace.first])[failing]
     yield UNWRITABLE, at, weight * found["length_ms"][failing] / YEAR_MS, weight
-    ones = np.ones(len(cycles.ends))
-    yield CYCLE, cycles.ends, ones, ones
+    at = trace.rows["time_ms"] + offsets[trace.rows["trial"] - trace.first]
+    weight = trace.rows["weight"][np.searchsorted(at, cycles.ends)]
+    yield CYCLE, cycles.ends, np.ones(len(weight)), weight
 
 
 def _grouped(
     trial: Values, events: Values, expected: Values, value: Values, weight: Values, is_cycle: bool
 ) -> Iterator[tuple[object, ...]]:
-    """The sums by trial and number of events; of `expected` the mean by value, of cycles the least."""
+    """The sums by trial and number of events; of `expected` the mean by value. Of cycles, the least `expected` and the
+    largest `weight`."""
     pairs, which = np.unique(np.stack([trial, events]), axis=1, return_inverse=True)
     which, count = which.ravel(), pairs.shape[1]
     total = np.bincount(which, value, count)
     mean = np.bincount(which, value * expected, count) / np.where(total > 0.0, total, 1.0)
+    sums: Values = np.bincount(which, weight, count)
+    squares = np.bincount(which, weight * weight, count)
     if is_cycle:
-        mean = np.full(count, np.inf)
+        mean, sums = np.full(count, np.inf), np.zeros(count)
         np.minimum.at(mean, which, expected)
-    sums = (np.bincount(which, each, count) for each in (weight, weight * weight))
-    yield from zip(*pairs.tolist(), mean.tolist(), total.tolist(), *(each.tolist() for each in sums), strict=True)
+        np.maximum.at(sums, which, weight)
+    columns = (*pairs, mean, total, sums, squares)
+    yield from zip(*(column.tolist() for column in columns), strict=True)
 
 
 def reweighting_of(study: StudyPlan, rows: pa.Table) -> list[Reweighting | None]:
@@ -175,14 +181,14 @@ def reweighting_of(study: StudyPlan, rows: pa.Table) -> list[Reweighting | None]
     found = defaultdict[int, dict[str, dict[str, Harms]]](lambda: {INCIDENTS: {}, WRITABLE: {}})
     frame = rows.to_pandas().sort_values(["cell", "cause", "what", "trial", "events"], kind="stable")
     for (cell, cause), each in frame.groupby(["cell", "cause"], sort=True):
-        cycles = each[each["what"] == CYCLE].groupby("events")["expected"].min()
-        least = {int(events): float(expected) for events, expected in cycles.items()}
+        of = each[each["what"] == CYCLE].groupby("events").agg({"expected": "min", "weight": "max"})
+        cycles = {int(row.Index): Cycle(float(row.expected), float(row.weight)) for row in of.itertuples()}
         for what, target in ((LOSS, INCIDENTS), (UNWRITABLE, WRITABLE)):
             of = each[each["what"] == what]
             names = ("events", "expected", "value", "weight", "weight_squares")
             arrays = {name: of[name].to_numpy(float) for name in names}
             trial = np.unique(of["trial"].to_numpy(), return_inverse=True)[1]
-            found[cell][target][str(cause)] = Harms(trial=trial, cycles=least, **arrays)
+            found[cell][target][str(cause)] = Harms(trial=trial, cycles=cycles, **arrays)
     is_drawn = study.functions is not None and study.functions.failure_model is not None
     return [
         None

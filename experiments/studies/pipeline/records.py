@@ -49,7 +49,7 @@ def records(trace: Trace) -> pa.Table:
         "sent_ms": produced["time_ms"] - produced["value"],
         "outcome": produced.text("detail"),
         "acknowledged_ms": pa.array(produced["time_ms"], mask=~acked),
-        "visible_ms": pa.array(produced["time_ms"], mask=~(acked & trace.acks_all)),
+        "visible_ms": pa.array(produced["time_ms"], mask=~(acked & trace.visible[produced["partition"]])),
         "durable": acked & ~lost,
         "lost_ms": pa.array(followed["time_ms"][election], mask=~lost),
         "lost_epoch": pa.array(followed["epoch"][election], mask=~lost),

@@ -29,6 +29,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from experiments.studies.design.cluster import Cluster
 from experiments.studies.sweeps.batches import file_names
 from experiments.studies.sweeps.storage import Store
 from experiments.studies.trace.kinds import End, Observation, State
@@ -36,7 +37,7 @@ from experiments.studies.trace.metrics import FRACTIONS
 from experiments.studies.trace.schema import Values as Values
 from experiments.studies.trials.batch import Batch
 
-TEXTS = ("kind", "detail", "isr", "elr", "cause")
+TEXTS = ("kind", "detail", "isr", "elr", "cause", "why")
 SHARES = tuple(metric.column for metric in FRACTIONS.values())
 
 
@@ -208,14 +209,27 @@ def _described(columns: dict[str, Values], serves: Values, stalls: Values, expir
 
 @dataclass(frozen=True)
 class Trace:
-    """A batch of one cell: `rows` of `trace/`, `trials` of `trials/`, and the cell's `partitions` and whether
-    acks=all."""
+    """A batch of one cell: `rows` of `trace/`, `trials` of `trials/`, the number of `partitions` in the trace, whether
+    acks=all, and the `cluster` whose classes of partitions these are, if it is one."""
 
     cell: str
     partitions: int
     acks_all: bool
     rows: TraceRows
     trials: pa.Table
+    cluster: Cluster | None = None
+
+    @cached_property
+    def counts(self) -> Values:
+        """How many partitions each partition of the trace stands for."""
+        return np.array((1,) * self.partitions if self.cluster is None else self.cluster.counts, np.int64)
+
+    @cached_property
+    def visible(self) -> Values:
+        """Whether an acknowledged record of each partition is visible to consumers, as with acks=all."""
+        if self.cluster is None:
+            return np.full(self.partitions, self.acks_all)
+        return np.array([each.acks == "all" for each in self.cluster.classes])
 
     @cached_property
     def intervals(self) -> Intervals:
@@ -245,13 +259,13 @@ class Trace:
         return rows.at(order), group[order]
 
 
-def read_batch(store: Store, batch: Batch, partitions: int, acks_all: bool) -> Trace:
+def read_batch(store: Store, batch: Batch, partitions: int, acks_all: bool, cluster: Cluster | None = None) -> Trace:
     """The trace of a batch that was checked. Raises StorageFailed; FileNotFoundError if a file has gone since."""
     trace, trials = map(store.read, file_names(batch))
     if trace is None or trials is None:
         raise FileNotFoundError(store.place(file_names(batch)[0 if trace is None else 1]))
     rows = TraceRows.of_file(trace)
-    return Trace(batch.cell, partitions, acks_all, rows, pq.read_table(pa.BufferReader(trials)))
+    return Trace(batch.cell, partitions, acks_all, rows, pq.read_table(pa.BufferReader(trials)), cluster)
 
 
 def first_at_or_below(offsets: Values, begin: Values, end: Values, limits: Values) -> Values:

@@ -11,10 +11,12 @@ import pyarrow as pa
 
 from experiments.studies.pipeline.rows import SHARES, Intervals, Texts, Trace, TraceRows, Values
 from experiments.studies.pipeline.schemas import SILVER, table
-from experiments.studies.trace.kinds import MEASURED, HwRegression, Loss, Recovery, Start, UncleanRecovery
+from experiments.studies.trace.kinds import MEASURED, Attributed, HwRegression, Loss, Recovery, Start, UncleanRecovery
+from experiments.studies.trace.metrics import FRACTIONS
 
 T = TypeVar("T")
-DECIDED_MS = 60_000
+MINUTE_MS = 60_000
+DECIDED_MS = MINUTE_MS
 """A recovery is decided at most this long before its leader is committed."""
 
 
@@ -38,7 +40,8 @@ def intervals(trace: Trace) -> pa.Table:
 
 
 def outages(trace: Trace) -> pa.Table:
-    """One row per outage: whether it ended within the trial, whether it was a handover, and its last weight."""
+    """One row per outage: whether it ended within the trial, whether it was a handover, and its last weight, for
+    each partition that it stands for."""
     found = trace.intervals
     starts, lasts = found.spans("out")
     failed, end_ms = np.cumsum(found.leader_failed), found["end_ms"][lasts]
@@ -47,7 +50,7 @@ def outages(trace: Trace) -> pa.Table:
         "failover_ms": end_ms - found["start_ms"][starts],
         "ended": end_ms < trace.durations_ms[found["trial"][starts] - trace.first],
         "handover": failed[lasts] == failed[starts] - found.leader_failed[starts],
-        "weight": found["weight"][lasts],
+        "weight": found["weight"][lasts] * trace.counts[found["partition"][starts]],
     }
     return table(SILVER["outages"], trace.cell, lambda name: found[name][starts], **columns)
 
@@ -62,6 +65,34 @@ def measured(trace: Trace) -> pa.Table:
     """One row per time or rate that clients and operators would have measured; `kind` as in the trace."""
     rows = trace.rows.of_kinds(*MEASURED)
     return table(SILVER["measured"], trace.cell, rows.__getitem__, kind=rows.text("kind"))
+
+
+def reasons(trace: Trace) -> pa.Table:
+    """One row per trial, metric, reason and causes: losses or outages that begin, their weights times the
+    partitions that each stands for, and weighted partition-minutes.
+    Sums are of whole numbers where weights are equal, and in the order of the weights otherwise."""
+    rows = trace.rows.of_kinds(Attributed)
+    texts = [rows.text(name).to_pylist() for name in ("detail", "why", "cause")]
+    sums = defaultdict[tuple[int, str, str, str], defaultdict[float, list[int]]](lambda: defaultdict(lambda: [0, 0, 0]))
+    numbers = (rows[name].tolist() for name in ("trial", "weight", "epoch", "value"))
+    copies = trace.counts[rows["partition"]].tolist()
+    for trial, weight, events, amount, count, metric, why, causes in zip(*numbers, copies, *texts, strict=True):
+        part = sums[trial, metric, why, causes][weight]
+        part[0] += events
+        part[1] += events * count
+        part[2] += amount * count if metric in FRACTIONS else 0
+    keys = sorted(sums)
+    parts = [sorted(sums[key].items()) for key in keys]
+    columns = {
+        "trial": np.array([key[0] for key in keys], np.int64),
+        "metric": pa.array([key[1] for key in keys], pa.string()),
+        "reason": pa.array([key[2] for key in keys], pa.string()),
+        "causes": pa.array([key[3] for key in keys], pa.string()),
+        "events": np.array([sum(events for _, (events, _, _) in part) for part in parts], np.int64),
+        "weight": np.array([sum(weight * size for weight, (_, size, _) in part) for part in parts], float),
+        "minutes": np.array([sum(weight * ms for weight, (*_, ms) in part) / MINUTE_MS for part in parts], float),
+    }
+    return table(SILVER["reasons"], trace.cell, columns.__getitem__)
 
 
 def _members(text: str) -> list[str]:

@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from experiments.studies.design.study import metrics_of
+from experiments.studies.estimation import why
 from experiments.studies.estimation.estimates import CellSums, FailoverTimes, estimate_cells
 from experiments.studies.estimation.growth import Reweighting
 from experiments.studies.estimation.moments import Sums
@@ -35,7 +36,7 @@ from experiments.studies.pipeline.schemas import ddl, digests
 from experiments.studies.pipeline.tables import NAMES, tables_of
 from experiments.studies.sweeps.output import StudyRecord
 from experiments.studies.sweeps.storage import Folder, ObjectStore, Store
-from experiments.studies.trials.batch import Batch
+from experiments.studies.trials.batch import Batch, trial_seed
 from experiments.support.atomic import replaced_folder
 from experiments.support.errors import InputError
 
@@ -62,6 +63,11 @@ class Work:
     def metrics(self) -> tuple[str, ...]:
         """The names of the study's metrics."""
         return tuple(metric.name for metric in metrics_of(self.record.study.functions))
+
+    def seed_of(self, cell: int, trial: int) -> int:
+        """The seed of a trial."""
+        study = self.record.study
+        return trial_seed(study.seed, trial, None if study.pairing else study.cells[cell].parameters)
 
 
 def analyse(spark: SparkSession, work: Work) -> None:
@@ -124,8 +130,9 @@ def _add_run(spark: SparkSession, work: Work, run: int, good: Sequence[Checked])
     files = max(spark.sparkContext.defaultParallelism, sum(each.size for each in good) // manifest.FILE_BYTES)
     cells = dict(zip(work.record.cells, (cell.parameters for cell in work.record.study.cells), strict=True))
     batches = listed(spark, [each.batch for each in good], cells, files)
+    clusters = {digest: parameters.cluster for digest, parameters in cells.items()}
     makers = {name: table.rows for name, table in tables_of(work.record).items()}
-    names = write_tables(batches, work.store, run, makers)
+    names = write_tables(batches, work.store, run, makers, clusters)
     for folder in (run_folder(table, run) for table in makers):
         for name in work.store.names(folder):
             if f"{folder}/{name}" not in names:  # left by an attempt of a task that was killed
@@ -191,10 +198,13 @@ def _write_gold(spark: SparkSession, work: Work, runs: Sequence[int], bad: Seque
         measured = gold.measured_quantiles(_silver(spark, work, "measured", runs))
         for row in stored(measured, "measured").collect():
             observed[row["cell"]][row["kind"]] = Quantiles(row["p50"], row["p99"], row["max"])
+        reasons = stored(gold.reasons(_silver(spark, work, "reasons", runs)), "reasons").collect()
+        attributed = why.attributions((row.asDict() for row in reasons), work.seed_of)
         documents = [
             values.document(cell.swept)
             | {f"{kind}_ms": asdict(found_times.get((cell.index, kind), NONE)) for kind in KINDS if kind != FAILOVER}
             | measured_document(observed[cell.index])
+            | {"reasons": why.documents(attributed[cell.index])}
             for cell, values in zip(work.record.study.cells, estimates, strict=True)
         ]
         quarantined = [{"file": each.file, "reason": each.reason, "trials": list(each.batch[1:])} for each in bad]

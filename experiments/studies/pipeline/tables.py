@@ -40,6 +40,7 @@ _ROWS: Mapping[str, Callable[[Trace], pa.Table]] = {
     "counts": records.counts,
     "losses": silver.losses,
     "measured": silver.measured,
+    "reasons": silver.reasons,
 }
 NAMES = (*_ROWS, growth.TABLE, "reads", "trials")
 """Of all tables that a study may have."""

@@ -75,7 +75,7 @@ def per_trial(trace: Trace, custom: Sequence[MetricDeclaration] = ()) -> pa.Tabl
     columns = {
         "trial": np.arange(trace.first, trace.first + count),
         "partitions": np.full(count, trace.partitions),
-        "partition_years": trace.partitions * trace.durations_ms / YEAR_MS,
+        "partition_years": int(trace.counts.sum()) * trace.durations_ms / YEAR_MS,
         "exposure": exposure,
         "states": states,
     }
@@ -89,16 +89,16 @@ def per_trial(trace: Trace, custom: Sequence[MetricDeclaration] = ()) -> pa.Tabl
 
 def _shares(trace: Trace) -> tuple[Values, dict[str, Measures]]:
     """The exposure of each trial, and the shares of time."""
-    found = trace.intervals
+    found, copies = trace.intervals, trace.counts[trace.intervals["partition"]]
     parts = _Parts(found["trial"] - trace.first, found["weight"], len(trace.trials))
     metrics = {}
     for metric in FRACTIONS.values():
-        length_ms = parts.total(found["length_ms"] * found[metric.column])
+        length_ms = parts.total(found["length_ms"] * copies * found[metric.column])
         measures = _weighted(parts, parts.total(found.episodes[metric.column]))
         none = np.zeros(len(trace.trials))
         measures |= {"value": parts.summed(parts.weight * length_ms) / YEAR_MS}
         metrics[metric.name] = measures | {"size_squares": none, "largest_size": none}
-    return parts.summed(parts.weight * parts.total(found["length_ms"])) / YEAR_MS, metrics
+    return parts.summed(parts.weight * parts.total(found["length_ms"] * copies)) / YEAR_MS, metrics
 
 
 def _weighted(parts: _Parts, events: Values) -> Measures:
@@ -112,12 +112,13 @@ def _weighted(parts: _Parts, events: Values) -> Measures:
 
 
 def _rates(trace: Trace) -> dict[str, Measures]:
-    """The rates: an event's size is 1, or the row's value where the rate adds up values."""
+    """The rates: an event's size is 1, or the row's value where the rate adds up values, for each partition that the
+    row stands for."""
     metrics = {}
     for metric in RATES.values():
         rows = trace.rows.of_kinds(metric.counts)
         parts = _Parts(rows["trial"] - trace.first, rows["weight"], len(trace.trials))
-        size = rows["value"] if metric.sums_values else np.ones(len(rows), np.int64)
+        size = trace.counts[rows["partition"]] * (rows["value"] if metric.sums_values else 1)
         weight = parts.weight
         metrics[metric.name] = _weighted(parts, parts.total(np.ones(len(rows), np.int64))) | {
             "value": parts.summed(weight * parts.total(size)),

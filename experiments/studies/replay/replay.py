@@ -17,6 +17,7 @@ from experiments.explorer.recorder import INVARIANT, Journal, SimRecorder
 from experiments.explorer.run import Run
 from experiments.story.render import Line
 from experiments.studies.design.estimator import choose
+from experiments.studies.design.placement import simulated_partitions
 from experiments.studies.design.study import StudyPlan
 from experiments.studies.sweeps.batches import committed, disjoint, read_trials
 from experiments.studies.sweeps.output import StudyRecord
@@ -24,11 +25,10 @@ from experiments.studies.sweeps.storage import Location, store_at
 from experiments.studies.trace.kinds import Acks1Loss, Loss
 from experiments.studies.trials.batch import trial_seed
 from experiments.studies.trials.estimators import trial_to_replay
-from experiments.studies.trials.states import TOPIC
 from experiments.studies.trials.trial import Trial
 from experiments.support.errors import InputError
 from protocol.events.controller import PartitionChanged
-from protocol.ids import TopicPartition, node_name
+from protocol.ids import node_name
 
 KEPT = 100_000
 """Entries that are kept while a trial runs; a loss whose beginning is further back is shown without it."""
@@ -59,7 +59,8 @@ class _Losses(list[Violation]):
     """The losses among the rows of a trial while it runs, as violations; its length takes in the rows that are new."""
 
     def __init__(self, trial: Trial) -> None:
-        self._trial = trial
+        self._trial, self._cluster = trial, trial.params.cluster
+        self._names = [each.name for each in simulated_partitions(trial.params)]
         self._seen = 0
 
     def __len__(self) -> int:
@@ -67,10 +68,12 @@ class _Losses(list[Violation]):
         for row in rows[self._seen :] if len(rows) > self._seen else ():
             loss = row.what
             if isinstance(loss, Loss | Acks1Loss):
-                place = TopicPartition(TOPIC, loss.partition)
+                place = self._names[loss.partition]
                 records = "record is" if loss.records == 1 else "records are"
                 lost = f"{loss.records} acknowledged {records}"
                 text = f"{place}: {lost} missing from the log of {node_name(loss.leader)}"
+                if self._cluster is not None:
+                    text += f" (stands for {self._cluster.name_of(loss.partition)})"
                 self.append(Violation(INVARIANT, self._trial.cluster.now_ms, text))
         self._seen = len(rows)
         return super().__len__()

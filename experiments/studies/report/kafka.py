@@ -100,6 +100,9 @@ def _written(params: CellParameters) -> dict[str, tuple[str, str, str] | None]:
         "placement": (placed[params.placement], "brokers, before topics are created", IN_ALL)
         if params.racks > 1
         else None,
+        "cluster": None
+        if params.cluster is None
+        else (f"placement {params.cluster.placement}", "replicas assigned with kafka-reassign-partitions.sh", IN_ALL),
         "rolling_restart": None if rolling is None else (_restarts(rolling), "operations", IN_ALL),
         "reassignments": None if moves is None else (f"{moves.per_year:g} moves a year", "operations", IN_ALL),
     }

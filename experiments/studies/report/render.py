@@ -21,16 +21,19 @@ from experiments.studies.design.study import StudyPlan, metrics_of
 from experiments.studies.estimation.estimates import CellEstimates, read_cells
 from experiments.studies.estimation.pairs import Difference
 from experiments.studies.estimation.times import Quantiles, Times, read_measured, read_times
+from experiments.studies.estimation.why import Attribution, read_attributions
 from experiments.studies.failures.words import shared_assumptions, split_common
-from experiments.studies.report import kafka, tradeoffs, verdict, words
+from experiments.studies.report import kafka, tradeoffs, verdict, why, words
 from experiments.studies.report.charts.forest import differences_chart, estimates_chart
 from experiments.studies.report.charts.sweeps import curves, heat_maps
 from experiments.studies.report.charts.theme import Chart, library
 from experiments.studies.report.charts.times import times_charts
 from experiments.studies.report.charts.tradeoff import tradeoff_chart
+from experiments.studies.report.effects import effects
 from experiments.studies.report.example import Example, example_of
 from experiments.studies.report.failure_rates import beside_published, in_comparison
 from experiments.studies.report.settings import Group, groups
+from experiments.studies.report.targets import target_name, target_rows
 from experiments.studies.sweeps.output import StudyRecord, read_record
 from experiments.studies.sweeps.staging import LOSS_PAGE, REPORT
 from experiments.studies.sweeps.storage import Location, store_at
@@ -110,6 +113,7 @@ def write_report(out: Path, source: Location | None = None) -> Path:
         measured=read_measured(out),
         left_out=read_left_out(out, names),
         example=example_of(record, found, trials, out / LOSS_PAGE),
+        why=read_attributions(out),
     )
     write_text(path, render(record, cells, extras))
     return path
@@ -117,13 +121,15 @@ def write_report(out: Path, source: Location | None = None) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class PageExtras:
-    """What a page shows besides the estimates of the cells. By cell: `times`, of failovers and the like; `measured`, by
-    clients and operators. `left_out`: files that the numbers are computed without; `example`: a loss."""
+    """What a page shows besides the estimates of the cells. By cell: `times`, of failovers and the like; `measured`,
+    by clients and operators. `left_out`: files that the numbers are computed without; `example`: a loss; `why`: what
+    losses and outages are attributed to."""
 
     times: Sequence[Mapping[str, Times]] = ()
     measured: Sequence[Mapping[str, Quantiles | float]] = ()
     left_out: Sequence[LeftOut] = ()
     example: Example | None = None
+    why: Sequence[Sequence[Attribution]] = ()
 
 
 NOTHING = PageExtras()
@@ -144,6 +150,7 @@ def render(record: StudyRecord, cells: Sequence[CellEstimates], extras: PageExtr
         **_measured(study, cells, extras.measured),
         study=study,
         example=extras.example,
+        why=why.blocks(study, extras.why),
         left_out=extras.left_out,
         listed_at_most=10,
         question=study.question or f"{question}{' and '.join(study.cells[0].swept) or 'this setting'}?",
@@ -159,8 +166,8 @@ def render(record: StudyRecord, cells: Sequence[CellEstimates], extras: PageExtr
 def _answers(study: StudyPlan, found: Sequence[Group]) -> dict[str, object]:
     best: dict[str, tuple[CellParameters, list[str]]] = {}
     for group in found:
-        if group.recommended is not None:
-            best.setdefault(group.recommended.name, (group.recommended.parameters, []))[1].append(group.name)
+        if group.advised is not None:
+            best.setdefault(group.advised.name, (group.advised.parameters, []))[1].append(group.name)
     return {
         "verdict": verdict.judge(study, found),
         "cautions": verdict.cautions(study),
@@ -197,14 +204,17 @@ def _tables(study: StudyPlan, found: Sequence[Group]) -> dict[str, object]:
     repeated = set() if has_other_acks else {"acks_1_loss_rate", "acknowledged_loss_rate"} - {study.objective}
     metrics = [each for each in metrics_of(study.functions) if each.name not in repeated and each not in CAUSES]
     rows = [row for group in found for row in tradeoffs.trade_offs(study, group)]
-    warned = ((setting.full_name, "; ".join(setting.estimates.warnings)) for setting in settings)
     return {
         "settings": settings,
+        "target_rows": target_rows(study, found),
+        "target_names": [target_name(each) for each in settings[0].estimates.targets],
+        "level": settings[0].estimates.targets[0].level if study.targets else 0.0,
         "metrics": metrics,
         "causes": CAUSES,
         "fractions": {metric.name for metric in metrics if metric.estimator is FRACTION},
         "scaled": set(RATES),
         "trade_offs": rows,
+        "effects": [(group.name, effects(study, group)) for group in found if len(group.settings) > 1],
         "references": list(dict.fromkeys(group.reference.name for group in found if group.others)),
         "gains": sorted(row.gain for row in rows if row.gain is not None),
         "noun": BY_NAME[study.objective].noun,
@@ -212,7 +222,7 @@ def _tables(study: StudyPlan, found: Sequence[Group]) -> dict[str, object]:
         and any(0.0 < setting.estimates.value(study.objective) < BEYOND_THE_MODEL for setting in settings),
         "has_immediate_catch_up": all(cell.parameters.catch_up is None for cell in study.cells),
         "objective_is_rate": study.objective in RATES,
-        "warnings": [(name, lines) for name, lines in warned if lines],
+        "warnings": words.warnings({setting.full_name: setting.estimates.warnings for setting in settings}),
         "cluster_sizes": (100, 1_000, 10_000, 100_000),
     }
 

@@ -51,6 +51,17 @@ class Group:
         return next((setting for setting in self.settings if setting.estimates.recommended), None)
 
     @property
+    def cheapest(self) -> Setting | None:
+        """The cheapest setting that meets all targets of the study; None if none is shown to, or there are none."""
+        return next((setting for setting in self.settings if setting.estimates.cheapest), None)
+
+    @property
+    def advised(self) -> Setting | None:
+        """The setting to run: by the targets, if there are any."""
+        has_targets = bool(self.settings[0].estimates.targets)
+        return self.cheapest if has_targets else self.recommended
+
+    @property
     def undecided(self) -> tuple[Setting, ...]:
         """The settings of which each may be the best."""
         return tuple(setting for setting in self.settings if setting.estimates.may_be_best)

@@ -21,7 +21,9 @@ from experiments.studies.design.study import StudyPlan
 from experiments.studies.estimation.moments import Estimate
 from experiments.studies.estimation.pairs import Comparison, Difference
 from experiments.studies.report.alike import alike, are_alike, caution, changed_in, reasons, separators
+from experiments.studies.report.effects import effects as effects_of
 from experiments.studies.report.settings import Group, Setting
+from experiments.studies.report.targets import asked, growth_sentence, targets_brief, targets_headline
 from experiments.studies.report.tradeoffs import PRICES, price, prices
 from experiments.studies.report.words import (
     PER_PARTITION,
@@ -61,6 +63,30 @@ def judge(study: StudyPlan, groups: Sequence[Group]) -> Verdict:
     verdicts = [judge_group(study, group) for group in groups]
     if len(groups) == 1:
         return verdicts[0]
+    return _judge(study, groups, verdicts) if study.targets is None else _judge_targets(groups)
+
+
+def _judge_targets(groups: Sequence[Group]) -> Verdict:
+    """The answers to the targets under several assumptions."""
+    by_answer: dict[str, list[str]] = {}
+    for group in groups:
+        by_answer.setdefault(targets_brief(group), []).append(group.name)
+    is_decided = all(group.cheapest is not None for group in groups)
+    kind: Kind = "decided" if is_decided else "undecided"
+    answers = "; ".join(f"{answer} with {listed(names, 'or')}" for answer, names in by_answer.items())
+    headline = f"To meet {asked(groups[0])}, it depends on the assumptions: {answers}."
+    if len(by_answer) == 1:
+        answer, under = next(iter(by_answer)), f"under each of the {len(groups)} assumptions"
+        headline = f"To meet {asked(groups[0])}, {answer} {under}."
+    lines: list[Sentence] = []
+    for group in groups[:NAMED_AT_MOST]:
+        grown = "" if group.cheapest is None else growth_sentence(group.cheapest)
+        lines.append((f"{group.name}: {targets_headline(group)}{f' {grown}' * bool(grown)}",))
+    return Verdict(kind, (headline,), tuple(lines))
+
+
+def _judge(study: StudyPlan, groups: Sequence[Group], verdicts: Sequence[Verdict]) -> Verdict:
+    """The answer under several assumptions, without targets."""
     kinds = {verdict.kind for verdict in verdicts}
     if kinds == {"described"}:
         return Verdict("described", _range(study, groups), ())
@@ -123,13 +149,24 @@ def _why_equal(same: tuple[Setting, ...]) -> tuple[Sentence, ...]:
 
 
 def judge_group(study: StudyPlan, group: Group) -> Verdict:
-    """The answer under the assumptions of one group."""
+    """The answer under the assumptions of one group; with targets, first that to them."""
+    found = _compare_settings(study, group)
+    if study.targets is None:
+        return found
+    grown = "" if group.cheapest is None else growth_sentence(group.cheapest)
+    kind: Kind = "undecided" if group.cheapest is None else "decided"
+    own: tuple[Sentence, ...] = ((grown,),) if grown else ()
+    return Verdict(kind, (targets_headline(group),), (*own, found.headline, *found.sentences))
+
+
+def _compare_settings(study: StudyPlan, group: Group) -> Verdict:
+    """Which setting is the best by the objective."""
     metric = BY_NAME[study.objective]
     if len(group.settings) == 1:
         (only,) = group.settings
         return Verdict("described", (f"{only.full_name}: ", *_quantity(metric, only), "."), (_cost(only),))
     best, same = group.recommended, alike(group, metric.name)
-    effects = tuple(_effects(study, group))
+    effects = (*_main_effects(study, group), *_effects(study, group))
     if best is not None:
         headline: Sentence = (f"{_advice(metric, best)}: ", *_quantity(metric, best), ".", *_shown_price(study, group))
         release = GENERATION_RELEASES[best.parameters.generation].sentence
@@ -238,6 +275,13 @@ def _until_one_is_seen(study: StudyPlan, group: Group) -> str:
     if is_some:
         return f"; a rough count of failures that coincide expects {about} in that time"
     return f"; by a rough count of failures that coincide, {about} times as many trials are needed to see one"
+
+
+def _main_effects(study: StudyPlan, group: Group) -> Iterator[Sentence]:
+    """What a decision does in every combination of the others, whether or not a setting is shown to be the best."""
+    main = [each.sentence for each in effects_of(study, group) if each.is_main]
+    if main:
+        yield (" ".join(main[:EFFECTS_AT_MOST]),)
 
 
 def _effects(study: StudyPlan, group: Group) -> Iterator[Sentence]:

@@ -22,6 +22,8 @@ SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 TIMES_TEN = "\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}10"
 TIME_UNITS = (("d", 1440.0), ("h", 60.0), ("min", 1.0), ("s", 1.0 / 60.0), ("ms", 1.0 / 60_000.0))
 """Units of time with their lengths in minutes, the longest first."""
+LEAST_SHOWN = 1e-9
+"""Rates and shares below this are no forecast, and are not written out as years and nines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,22 @@ def minutes(fraction: float) -> str:
     return f"{number(seconds * 1000.0)} ms" if seconds >= 0.001 else "<1 ms"
 
 
+def nines(unwritable: float) -> str:
+    """A share of time that is not writable as availability and as time a year: `99.98 %, 1.75 h a year`."""
+    if unwritable <= LEAST_SHOWN:
+        return f"{'over 99.9999999' if unwritable > 0.0 else '100'} %, {minutes(unwritable)} a year"
+    digits = max(0, 1 - math.floor(math.log10(100.0 * unwritable)))
+    text = f"{100.0 * (1.0 - unwritable):.{digits}f}"
+    return f"{text.rstrip('0').rstrip('.') if '.' in text else text} %, {minutes(unwritable)} a year"
+
+
+def every(rate: float) -> str:
+    """A rate a year as people say it: `1 in 52 years`, `3 a year`."""
+    if rate <= LEAST_SHOWN:
+        return "none" if rate <= 0.0 else "less than 1 in a billion years"
+    return f"1 in {number(1.0 / rate)} years" if rate < 1.0 else f"{number(rate)} a year"
+
+
 def in_words(metric: Metric) -> Callable[[float], str]:
     """How a value of the metric is written: a share of time as time per year, a rate as a number."""
     return minutes if metric.estimator is FRACTION else number
@@ -168,6 +186,23 @@ def time_interval(value: Estimate) -> str:
 def degenerate(value: Estimate) -> str:
     """What is added to an interval that does not rest on the weights; nothing for others."""
     return ", weights degenerate" if value.degenerate else ""
+
+
+def warnings(of: Mapping[str, Sequence[str]]) -> list[str]:
+    """The warnings of all settings, those of degenerate weights in one line: which settings, and of how many
+    numbers."""
+    degenerate = {name: sum(map(is_degeneracy, lines)) for name, lines in of.items()}
+    settings = {name: count for name, count in degenerate.items() if count}
+    lines = [f"{name}: {line}" for name, found in of.items() for line in found if not is_degeneracy(line)]
+    if not settings:
+        return lines
+    named = listed([f"{name} ({counted(count, 'number')})" for name, count in settings.items()])
+    return [f"weights degenerate, so that these have an upper limit and no estimate: {named}", *lines]
+
+
+def is_degeneracy(warning: str) -> bool:
+    """Whether a warning of a cell is about its weights."""
+    return warning.startswith("weights degenerate: ")
 
 
 def rounded(found: Difference) -> Difference:

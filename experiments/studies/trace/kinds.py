@@ -168,6 +168,21 @@ class Restored(Observation):
 
 
 @immutable
+class Attributed(Observation):
+    """What a loss, or a piece of an outage that ends with this row's interval, is attributed to (`reasons.py`).
+    `metric`: the name of the one that counts it; `causes`: failures, in words; `events`: losses, or outages that begin
+    with it; `amount`: records lost, or ms of the outage, with the weight of the row that ends the interval."""
+
+    KIND = "attributed"
+    partition: int
+    metric: Detail
+    reason: Annotated[str, In("why")]
+    causes: Annotated[str, In("cause")]
+    events: Annotated[int, In("epoch")]
+    amount: Value
+
+
+@immutable
 class End(Observation):
     """The trial ends."""
 
@@ -293,7 +308,7 @@ KINDS: Final[dict[str, type[Observation]]] = {
     kind.KIND: kind
     for kind in (
         *(State, End, Loss, Acks1Loss, AcknowledgedLoss, UncleanRecovery, Recovery, HwRegression, Crash, Start),
-        *(Impaired, Restored, Read, *FOLLOWED, *MEASURED),
+        *(Attributed, Impaired, Restored, Read, *FOLLOWED, *MEASURED),
     )
 }
 """The kinds by their names in files."""
@@ -320,13 +335,15 @@ class Stamped(NamedTuple):
 class TrialResult:
     """What a trial returns: its trace in time order, and hash and number of events of the engine's full event trace.
 
-    `custom`: the values of a script's metrics, in their order (`scripting/functions.py`).
+    `custom`: the values of a script's metrics, in their order (`scripting/functions.py`). `unseen`: failures without
+    rows, those before the trial and those of brokers that were down, each with the number of rows before it.
     """
 
     rows: list[Stamped]
     trace_hash: str
     events: int
     custom: tuple[float, ...] = ()
+    unseen: list[tuple[int, Observation]] = field(default_factory=list, repr=False)
 
 
 class TraceError(AssertionError):

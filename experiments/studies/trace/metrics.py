@@ -10,7 +10,7 @@ has in memory, by the same rules, for the stopping rule of the sweep.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final, NamedTuple
 
@@ -106,8 +106,9 @@ _COUNTED = {
 }
 
 
-def measure(rows: Iterable[Stamped]) -> Measures:
-    """What a trial measured, by the rows of its trace, which keep the rules of `kinds.py`."""
+def measure(rows: Iterable[Stamped], counts: Sequence[int] | None = None) -> Measures:
+    """What a trial measured, by the rows of its trace, which keep the rules of `kinds.py`. `counts`: how many
+    partitions each partition of the trace stands for, 1 by default; it multiplies values, not events."""
     exposure, values = 0.0, dict.fromkeys((metric.column for metric in METRICS), 0.0)
     events = dict.fromkeys(values, 0)
     states: dict[int, tuple[int, State]] = {}
@@ -115,13 +116,15 @@ def measure(rows: Iterable[Stamped]) -> Measures:
     for row in rows:
         what, weight = row.what, math.exp(row.log_weight)
         for metric in _COUNTED.get(type(what), ()):
-            values[metric.column] += weight * (row.row().value if metric.sums_values else 1)
+            found = row.row()
+            copies = counts[found.partition] if counts is not None else 1
+            values[metric.column] += weight * copies * (found.value if metric.sums_values else 1)
             events[metric.column] += 1
         for partition in (what.partition,) if isinstance(what, State) else states if isinstance(what, End) else ():
             since_ms, state = states.get(partition, (row.time_ms, None))
             if state is None or row.time_ms == since_ms:
                 continue
-            length = weight * (row.time_ms - since_ms) / YEAR_MS
+            length = weight * (row.time_ms - since_ms) / YEAR_MS * (1 if counts is None else counts[partition])
             exposure += length
             before = held.get(partition, frozenset())
             held[partition] = frozenset(column for column, holds in HOLDS.items() if holds(state))

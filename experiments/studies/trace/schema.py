@@ -46,6 +46,7 @@ class TraceRow(NamedTuple):
     stalls: bool = False
     expired: bool = False
     cause: str = ""
+    why: str = ""
 
 
 def columns(*columns: tuple[str, pa.DataType]) -> pa.Schema:

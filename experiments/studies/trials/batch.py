@@ -38,9 +38,9 @@ TRIALS_SCHEMA = columns(
     *((f"{metric.column}_events", pa.int32()) for metric in METRICS),
     ("custom", pa.list_(pa.float64())),
 )
-"""`trials/`: one row per trial. `trace_rows` is the number of its rows in `trace/`. `exposure` and a value and a number
-of events per metric are its measures (`trace/metrics.py`), for the sweep's stopping rule. `custom` holds the values of
-a script's metrics, in their order."""
+"""`trials/`: one row per trial. `partitions`: those of its trace. `trace_rows` is the number of its rows in `trace/`.
+`exposure` and a value and a number of events per metric are its measures (`trace/metrics.py`), for the sweep's stopping
+rule. `custom` holds the values of a script's metrics, in their order."""
 
 
 class Batch(NamedTuple):
@@ -76,6 +76,7 @@ def run_batch(
     """
     trace: list[tuple[object, ...]] = []
     trials: list[tuple[object, ...]] = []
+    counts = parameters.counts
     with rare_collections():
         for number in range(batch.first, batch.stop):
             seed = trial_seed(study_seed, number, None if pairing else parameters)
@@ -90,8 +91,8 @@ def run_batch(
                     raise FunctionFailed(f"{error} ({where})") from error
                 raise TrialFailed(f"{where}, {parameters!r}: {error}") from error
             trace.extend((batch.cell, number, seq, *row.row()) for seq, row in enumerate(result.rows))
-            known = (end_ms, parameters.partitions, result.events, result.trace_hash, len(result.rows))
-            exposure, values, events = measure(result.rows)
+            known = (end_ms, len(counts), result.events, result.trace_hash, len(result.rows))
+            exposure, values, events = measure(result.rows, counts)
             measures = (exposure, *values.values(), *events.values(), list(result.custom))
             trials.append((batch.cell, number, seed, *known, *measures))
     tables = _table(trace, TRACE_SCHEMA), _table(trials, TRIALS_SCHEMA)

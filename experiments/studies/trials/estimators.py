@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from experiments.engines.sim.memory import rare_collections
 from experiments.studies.design.estimator import choose
 from experiments.studies.design.model import CellParameters
 from experiments.studies.trace.kinds import TrialResult
 from experiments.studies.trials.importance import RegenerativeTrial, run_importance_trial
+from experiments.studies.trials.reasons import attributed
 from experiments.studies.trials.splitting import Path, losing_path, run_splitting_trial
 from experiments.studies.trials.trial import Trial, plain_timeline, run_trial, simulated
 
@@ -14,8 +17,10 @@ TRIALS = {"plain": run_trial, "importance": run_importance_trial, "splitting": r
 
 
 def run_cell_trial(params: CellParameters, seed: int) -> TrialResult:
-    """Runs one trial with the estimator that `choose` gives; a pure function of its arguments."""
-    return TRIALS[choose(params).estimator](params, seed)
+    """Runs one trial with the estimator that `choose` gives, and attributes its losses and outages; a pure function of
+    its arguments."""
+    found = TRIALS[choose(params).estimator](params, seed)
+    return found if choose(params).estimator == "splitting" else replace(found, rows=attributed(params, found))
 
 
 def trial_to_replay(params: CellParameters, seed: int) -> Trial:

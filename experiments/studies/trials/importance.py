@@ -81,7 +81,7 @@ class RegenerativeTrial(Trial):
         while self._completed < LEAST_CYCLES and self._begin_cycle():
             self._finish_cycle()
         self._add(End())
-        return TrialResult(self.rows, cluster.trace_hash(), cluster.event_count)
+        return TrialResult(self.rows, cluster.trace_hash(), cluster.event_count, unseen=self.unseen)
 
     def _begin_cycle(self) -> bool:
         """Runs until a failure begins the next cycle; returns whether one does."""

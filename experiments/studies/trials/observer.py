@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 from experiments.engines.sim.cluster import SimCluster
 from experiments.studies.design.model import CellParameters
-from experiments.studies.design.placement import assignments
+from experiments.studies.design.placement import simulated_partitions
 from experiments.studies.trace.kinds import ACKED, Checkpoint, Elected, Observation, Produced, Recovery
 from experiments.studies.trials.reader import Reader
 from experiments.studies.trials.states import PartitionStates
@@ -43,14 +44,11 @@ class Observer:
         add: Callable[[Observation], None],
         settled: Callable[[], None],
     ) -> None:
-        self.states = PartitionStates(
-            assignments(params), params.acks, params.delivery_timeout_ms, add, cluster.call_at
-        )
+        self.states = PartitionStates(simulated_partitions(params), params.delivery_timeout_ms, add, cluster.call_at)
         self.reader = Reader(cluster, self.states, add) if params.consumer == "polling" else None
-        self.writer = Writer(cluster, self.states, params.acks, add, settled, self.reader)
+        self.writer = Writer(cluster, self.states, add, settled, self.reader)
         self._add = add
         self._cluster = cluster
-        self._min_isr = params.min_insync_replicas
         self._logs_match = not cluster.spec.config.generation.features.truncates_to_high_watermark
         self._writing = False
         self._lineages: dict[TopicPartition, Lineage] = {}
@@ -88,23 +86,24 @@ class Observer:
         self.states.add_all()
         for name, writes in self.writer.writes.items():
             for offset, _ in writes.acked:
-                self._add(Produced(name.partition, ACKED, offset=offset))
+                self._add(Produced(self.states.partitions[name].index, ACKED, offset=offset))
 
     def forget_records(self) -> None:
         """All replicas have all records: those before the last one are not followed any more."""
         for name, writes in self.writer.writes.items():
             del writes.acked[:-1]
             for offset, _ in writes.acked:
-                self._add(Checkpoint(name.partition, offset))
+                self._add(Checkpoint(self.states.partitions[name].index, offset))
 
     def _observe(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
         if type(trace) not in _OBSERVED:
             return
         if isinstance(trace, StoreChanged):
-            published = partition_changed(trace, self._min_isr)
-            if published is None or published.partition not in self.states.partitions:
+            published = partition_changed(trace)
+            state = None if published is None else self.states.partitions.get(published.partition)
+            if published is None or state is None:
                 return
-            trace = published
+            trace = replace(published, min_isr=state.configured_min_isr)
         if isinstance(trace, PartitionChanged):
             self.states.handle_change(now_ms, trace)
             if self._writing:
@@ -116,7 +115,7 @@ class Observer:
             if self.reader is not None:
                 self.reader.request(trace.partition)
         elif isinstance(trace, RecoveryDecided):
-            self._add(Recovery(trace.partition.partition, trace.leader, trace.outcome()))
+            self._add(Recovery(self.states.partitions[trace.partition].index, trace.leader, trace.outcome()))
 
     def _handle_new_leader(self, node: NodeId, trace: BecameLeader) -> None:
         """A replica has become leader: adds its row, and counts the acknowledged records that its log lacks as lost."""
@@ -126,7 +125,8 @@ class Observer:
         log = self._log(trace.partition, node)
         missing_from = self._missing_from(trace.partition, log, trace.log_end)
         self._lineages[trace.partition] = [*log.epochs.entries(), (trace.leader_epoch, trace.log_end)]
-        self._add(Elected(trace.partition.partition, node, trace.log_end, trace.leader_epoch, missing_from))
+        index = self.states.partitions[trace.partition].index
+        self._add(Elected(index, node, trace.log_end, trace.leader_epoch, missing_from))
         lost = self.remove_lost(trace.partition, node, trace.log_end)
         if lost:
             self.states.handle_loss(node, trace.partition, lost)
@@ -198,9 +198,9 @@ def shared_end(before: Lineage | None, lineage: Lineage, log_end: int) -> int:
     return 0
 
 
-def partition_changed(trace: StoreChanged, min_isr: int) -> PartitionChanged | None:
-    """The change of a partition that `trace` reports; None if it reports another one. `min_isr`: of the topic, which a
-    store that publishes an ISR does not say."""
+def partition_changed(trace: StoreChanged) -> PartitionChanged | None:
+    """The change of a partition that `trace` reports; None if it reports another one. A store that publishes an ISR
+    does not say the min ISR, which is 0."""
     root, names = paths.locate(trace.path) if trace.path.startswith(f"{paths.TOPICS}/") else ("", ())
     is_deletion = trace.version == -1
     if is_deletion or root != paths.TOPICS or names[2:] != (paths.LEADER_AND_ISR,):
@@ -219,5 +219,5 @@ def partition_changed(trace: StoreChanged, min_isr: int) -> PartitionChanged | N
         last_known_elr=(),
         last_known_leader=NO_LEADER,
         recovering=state.is_unclean_leader,
-        min_isr=min_isr,
+        min_isr=0,
     )

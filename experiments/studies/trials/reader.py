@@ -83,13 +83,17 @@ class Reader:
         last = response.batches[-1]
         end = last.base_offset + last.record_count
         read = end - position.offset
-        self._add(Read(name.partition, position.leader, read, FETCHED, last.leader_epoch, position.offset))
+        self._add(
+            Read(
+                self._states.partitions[name].index, position.leader, read, FETCHED, last.leader_epoch, position.offset
+            )
+        )
         position.offset, position.epoch = end, last.leader_epoch
         return end < response.high_watermark
 
     def _go_back(self, name: TopicPartition, position: _Position, detail: str, offset: int, epoch: int) -> None:
         missing = max(0, position.offset - offset)
-        self._add(Read(name.partition, position.leader, missing, detail, epoch, offset))
+        self._add(Read(self._states.partitions[name].index, position.leader, missing, detail, epoch, offset))
         position.offset, position.epoch = offset, epoch
 
     def _send(self, name: TopicPartition, position: _Position) -> None:

@@ -20,9 +20,10 @@ from typing import NamedTuple
 from experiments.engines.admin_requests import reassign
 from experiments.engines.sim.cluster import SimCluster
 from experiments.studies.design.model import YEAR_MS, CellParameters
+from experiments.studies.design.placement import TOPIC
 from experiments.studies.failures.sources import poisson_events
 from experiments.studies.trials.degraded import CatchUps
-from experiments.studies.trials.states import TOPIC, PartitionStates
+from experiments.studies.trials.states import PartitionStates
 from protocol.ids import FIRST_CLIENT, NodeId, TimeMs, TopicPartition
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import ClusterSpec, Loss, LossKind
 from experiments.studies.design.model import CellParameters
-from experiments.studies.design.placement import assignments
-from experiments.studies.trials.states import TOPIC
+from experiments.studies.design.placement import Simulated, simulated_partitions
 from protocol.config import (
     BROKER_HEARTBEAT_INTERVAL_MS,
     BROKER_SESSION_TIMEOUT_MS,
@@ -37,6 +36,10 @@ SNAPSHOT_BYTES = 1_000
 missed, however long the trial. Changes are so rare that with Kafka's interval of an hour, which is switched off here,
 every node would take a snapshot after each of them.
 """
+SNAPSHOT_BYTES_PER_CLASS = 350
+"""The same in a whole cluster, for each partition of the trial. There a failure changes many partitions, and a snapshot
+has all of them; writing snapshots and replaying what follows them take about the same time with this interval.
+"""
 _LOSSES: dict[str, LossKind] = {"unclean": "none", "lossy": "unflushed", "disk": "all"}
 
 
@@ -55,7 +58,9 @@ def cluster_spec(params: CellParameters, seed: int) -> ClusterSpec:
         timeout_ms = min(max(timeout_ms, MIN_SESSION_TIMEOUT_MS), MAX_SESSION_TIMEOUT_MS)
         store = StoreSettings(session_timeout_ms=timeout_ms)
         return ClusterSpec(params.brokers, 1, ClusterConfig.of(generation, overrides), seed, store=store)
-    overrides |= {METADATA_SNAPSHOT_BYTES: SNAPSHOT_BYTES, METADATA_SNAPSHOT_INTERVAL_MS: 0}
+    classes = 0 if params.cluster is None else len(params.cluster.classes)
+    snapshot_bytes = max(SNAPSHOT_BYTES, SNAPSHOT_BYTES_PER_CLASS * classes)
+    overrides |= {METADATA_SNAPSHOT_BYTES: snapshot_bytes, METADATA_SNAPSHOT_INTERVAL_MS: 0}
     if generation.features.unclean_recovery:
         overrides[UNCLEAN_RECOVERY_STRATEGY] = strategy
     else:
@@ -67,9 +72,15 @@ def cluster_spec(params: CellParameters, seed: int) -> ClusterSpec:
     return ClusterSpec(params.brokers, 1, ClusterConfig.of(generation, overrides, kafka_release=release), seed)
 
 
-def topic_request(params: CellParameters) -> AdminRequest:
-    """The request that creates the topic."""
-    return create_topic(TOPIC, assignments(params), {MIN_INSYNC_REPLICAS: params.min_insync_replicas})
+def topic_requests(params: CellParameters) -> list[AdminRequest]:
+    """The requests that create the topics of a trial."""
+    topics: dict[str, list[Simulated]] = {}
+    for each in simulated_partitions(params):
+        topics.setdefault(each.name.topic, []).append(each)
+    return [
+        create_topic(name, [each.replicas for each in found], {MIN_INSYNC_REPLICAS: found[0].min_insync_replicas})
+        for name, found in topics.items()
+    ]
 
 
 def write_of(command_id: int, partition: TopicPartition, acks: int, payload: bytes) -> ProduceCommand:

@@ -40,19 +40,21 @@ from typing import NamedTuple
 from experiments.engines.sim.memory import rare_collections
 from experiments.studies.design.estimator import lost_tails
 from experiments.studies.design.model import CellParameters
-from experiments.studies.design.placement import assignments
+from experiments.studies.design.placement import TOPIC, assignments
 from experiments.studies.failures.sources import Branch
 from experiments.studies.failures.timeline import BranchingTimeline, DrawnTimeline, Event, events_until, warm_up_ms
 from experiments.studies.trace.kinds import (
     FOLLOWED,
     AcknowledgedLoss,
+    Attributed,
     HwRegression,
     Loss,
+    Observation,
     Stamped,
     TrialResult,
     UncleanRecovery,
 )
-from experiments.studies.trials.states import TOPIC
+from experiments.studies.trials.reasons import LOSSES, attributed, attributions
 from experiments.studies.trials.trial import Trial
 from protocol.events.base import Trace
 from protocol.events.controller import PartitionChanged
@@ -129,13 +131,19 @@ def run_splitting_trial(params: CellParameters, seed: int) -> TrialResult:
     """Runs one trial by splitting: `EFFORT` paths for each level that is reached, and a plain one."""
     with rare_collections():
         found = Path(params, seed, (), None).run()
-        rows = [row for row in found.rows[:-1] if not isinstance(row.what, LEFT_OUT)]
+        own = attributed(params, found)
+        rows = [row for row in own[:-1] if not (isinstance(row.what, LEFT_OUT) or _is_of_loss(row.what))]
         events = found.events
         for step in _paths(params, seed):
             rows += step.rows
             events += step.events
     rows.sort(key=lambda row: row.time_ms)
     return TrialResult([*rows, found.rows[-1]], found.trace_hash, events)
+
+
+def _is_of_loss(what: Observation) -> bool:
+    """Whether it says what a loss is attributed to."""
+    return isinstance(what, Attributed) and what.metric in LOSSES.values()
 
 
 def losing_path(params: CellParameters, seed: int) -> Path | None:
@@ -164,9 +172,13 @@ def _paths(params: CellParameters, seed: int) -> Iterator[_Step]:
         for entrance in entrances:
             path = Path(params, entrance.seed, entrance.branches, level)
             result = path.run()
-            rows = result.rows[entrance.rows : None if path.reached_ms is None else path.reached_rows]
+            stop = len(result.rows) if path.reached_ms is None else path.reached_rows
+            counted = [row for row in result.rows[entrance.rows : stop] if isinstance(row.what, COUNTED)]
+            for index, row in attributions(params, result.rows, result.unseen):
+                if entrance.rows <= index < stop and _is_of_loss(row.what):
+                    counted.append(row)
             weight = math.log(share / EFFORT)
-            counted = [row._replace(log_weight=weight) for row in rows if isinstance(row.what, COUNTED)]
+            counted = [row._replace(log_weight=weight) for row in counted]
             yield _Step(entrance, level, counted, result.events)
             if path.reached_ms is not None:
                 reached.append((entrance, path.reached_ms, path.reached_rows))

@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from experiments.check.regressions import RegressionCounter
+from experiments.studies.design.placement import Simulated
 from experiments.studies.trace.kinds import (
     AcknowledgedLoss,
     Acks1Loss,
@@ -40,18 +41,20 @@ from protocol.events.broker import BecameLeader, HighWatermarkAdvanced
 from protocol.events.controller import PartitionChanged
 from protocol.ids import NO_LEADER, NodeId, TimeMs, TopicPartition
 
-TOPIC = "t"
-
 
 @dataclass(slots=True)
 class PartitionState:
-    """One partition. `replicas`: the assignment, in a reassignment with the replicas that leave. `isr_size` is 0
-    without a leader: before KIP-966 the last member stays in the ISR though it is down. `crashed`: the leader that
-    crashed at `crashed_ms`, until clients are served again. `in_flight`: that broker alone has records that were
+    """One partition. `index`: its number in the trace; `acks`: of its producers; `configured_min_isr`: of its topic.
+    `replicas`: the assignment, in a reassignment with the replicas that leave. `isr_size` is 0 without a leader: before
+    KIP-966 the last member stays in the ISR though it is down. `crashed`: the leader that crashed at `crashed_ms`,
+    until clients are served again. `in_flight`: that broker alone has records that were
     acknowledged with acks=1; `lost_epoch`: the leader epoch whose election lost them. `waiting_since_ms`: since when
     writes wait; `awaited`: for which brokers that have crashed or are slow."""
 
     replicas: tuple[NodeId, ...]
+    index: int
+    acks: str
+    configured_min_isr: int
     leader: NodeId = NO_LEADER
     leader_epoch: int = 0
     isr: str = ""
@@ -73,22 +76,20 @@ class PartitionState:
 
 
 class PartitionStates:
-    """The states of the topic's partitions. `placed`: the replicas of each at first; `acks`: as in study files; `add`
-    takes the rows of the trace, and fills in time and weight; `call_at` calls an action before what is handled at that
-    time."""
+    """The states of the trial's partitions, which are `placed` at first; `add` takes the rows of the trace, and fills
+    in time and weight; `call_at` calls an action before what is handled at that time."""
 
     def __init__(
         self,
-        placed: Sequence[tuple[NodeId, ...]],
-        acks: str,
+        placed: Sequence[Simulated],
         delivery_timeout_ms: int,
         add: Callable[[Observation], None],
         call_at: Callable[[TimeMs, Callable[[], None]], None],
     ) -> None:
         self.partitions = {
-            TopicPartition(TOPIC, index): PartitionState(replicas) for index, replicas in enumerate(placed)
+            each.name: PartitionState(each.replicas, index, each.acks, each.min_insync_replicas)
+            for index, each in enumerate(placed)
         }
-        self._acks = acks
         self._delivery_timeout_ms = delivery_timeout_ms
         self._add = add
         self._call_at = call_at
@@ -109,16 +110,16 @@ class PartitionStates:
             if partition.leader == broker:
                 if partition.crashed is None:
                     partition.crashed, partition.crashed_ms = broker, now_ms
-                    partition.in_flight = self._acks == "1"
+                    partition.in_flight = partition.acks == "1"
                 self._wait(now_ms, name)
                 self._set_serves(name, False)
-            elif self._acks == "all" and broker in partition.in_sync:
+            elif partition.acks == "all" and broker in partition.in_sync:
                 self._await_broker(now_ms, name, broker)
 
     def handle_slow(self, now_ms: TimeMs, broker: NodeId, replicates: bool = True) -> None:
         """The broker is late or does not answer from now on; `replicates`: writes wait for it as a follower, too."""
         for name, partition in self.partitions.items():
-            waits = replicates and self._acks == "all" and broker in partition.in_sync
+            waits = replicates and partition.acks == "all" and broker in partition.in_sync
             if partition.leader == broker or waits:
                 self._await_broker(now_ms, name, broker)
 
@@ -153,32 +154,32 @@ class PartitionStates:
         partition.isr, partition.elr = ",".join(map(str, trace.isr)), ",".join(map(str, trace.elr))
         partition.in_sync = frozenset(trace.isr)
         partition.awaited &= partition.in_sync
-        if partition.leader == NO_LEADER or (self._acks == "all" and partition.isr_size < partition.min_isr):
+        if partition.leader == NO_LEADER or (partition.acks == "all" and partition.isr_size < partition.min_isr):
             self._wait(now_ms, name)
         partition.last_known_elr_size = len(trace.last_known_elr)
         partition.serves = partition.serves and same_epoch
         if trace.recovering and not partition.recovering:
-            self._add(UncleanRecovery(name.partition, partition.leader))
+            self._add(UncleanRecovery(partition.index, partition.leader))
         partition.recovering = trace.recovering
         if partition.in_flight and not same_epoch and partition.leader != NO_LEADER:
             partition.in_flight = False
             if partition.leader != partition.crashed:
                 partition.lost_epoch = partition.leader_epoch
-                self._add(AcknowledgedLoss(name.partition, partition.leader))
+                self._add(AcknowledgedLoss(partition.index, partition.leader))
         self._add_state(name)
 
     def handle_loss(self, node: NodeId, name: TopicPartition, records: int) -> None:
         """The log of the broker `node`, which now leads, lacks `records` acknowledged records."""
-        self._add((Loss if self._acks == "all" else Acks1Loss)(name.partition, node, records))
         partition = self.partitions[name]
+        self._add((Loss if partition.acks == "all" else Acks1Loss)(partition.index, node, records))
         if partition.lost_epoch != partition.leader_epoch:
-            self._add(AcknowledgedLoss(name.partition, node, records))
+            self._add(AcknowledgedLoss(partition.index, node, records))
         partition.in_flight = False
 
     def handle_regression(self, node: NodeId, trace: BecameLeader) -> None:
         """Adds a row if the new leader's log ends below what consumers could read."""
         if self._regressions.observe_leader(trace.partition, trace.leader_epoch, trace.log_end):
-            self._add(HwRegression(trace.partition.partition, node))
+            self._add(HwRegression(self.partitions[trace.partition].index, node))
 
     def handle_leader(self, node: NodeId, trace: BecameLeader) -> None:
         """A replica has become leader; it answers if it is the one that the controller has elected last."""
@@ -190,7 +191,7 @@ class PartitionStates:
         """Consumers can read up to another offset: a higher one, in generation `v3` also a lower one (N6)."""
         name = trace.partition
         if self._regressions.observe_high_watermark(name, trace.leader_epoch, trace.high_watermark):
-            self._add(HwRegression(name.partition, self.partitions[name].leader))
+            self._add(HwRegression(self.partitions[name].index, self.partitions[name].leader))
 
     def handle_acknowledgement(self, now_ms: TimeMs, name: TopicPartition, sent_ms: TimeMs) -> None:
         """A write that was sent at `sent_ms` is acknowledged: adds the failover that it ends, if any."""
@@ -203,7 +204,7 @@ class PartitionStates:
             if shown:
                 self._add_state(name)
         if partition.crashed is not None and sent_ms >= partition.crashed_ms:
-            self._add(Failover(name.partition, partition.crashed, now_ms - partition.crashed_ms))
+            self._add(Failover(partition.index, partition.crashed, now_ms - partition.crashed_ms))
             partition.crashed = None
 
     def _set_serves(self, name: TopicPartition, serves: bool) -> None:
@@ -216,7 +217,7 @@ class PartitionStates:
         partition = self.partitions[name]
         self._add(
             State(
-                name.partition,
+                partition.index,
                 leader=partition.leader,
                 leader_serves=partition.serves,
                 stalls=bool(partition.awaited),

@@ -31,7 +31,16 @@ from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.impairments import IMPAIRMENTS
 from experiments.studies.design.model import CellParameters
 from experiments.studies.failures.timeline import DrawnTimeline, Event, Timeline, warm_up_ms
-from experiments.studies.trace.kinds import Crash, End, Observation, Stamped, Start, TrialResult
+from experiments.studies.trace.kinds import (
+    Crash,
+    End,
+    Impaired,
+    Observation,
+    Restored,
+    Stamped,
+    Start,
+    TrialResult,
+)
 from experiments.studies.trials.degraded import CatchUps, SlowBrokers, episodes
 from experiments.studies.trials.impairments import Impairments
 from experiments.studies.trials.observer import Observer
@@ -42,7 +51,7 @@ from experiments.studies.trials.setting import (
     SetUpError,
     cluster_spec,
     loss_of,
-    topic_request,
+    topic_requests,
 )
 from experiments.studies.trials.writer import LEARNING_MS
 from protocol.ids import FIRST_CLIENT, NodeId, TimeMs, is_client
@@ -67,6 +76,7 @@ class Trial:
             build=lambda node: self.observer.writer if is_client(node) else None,
         )
         self.rows: list[Stamped] = []
+        self.unseen: list[tuple[int, Observation]] = []
         self.observer = Observer(params, self.cluster, self._add, self._handle_settled)
         self._timeline = timeline
         self._moves = drawn_moves(params, seed, -warm_up_ms(params)) if moves is None else moves
@@ -97,7 +107,7 @@ class Trial:
         self.observer.begin_measuring()
         self._run_until(self._zero_ms + params.duration_ms)
         self._add(End())
-        return TrialResult(self.rows, cluster.trace_hash(), cluster.event_count)
+        return TrialResult(self.rows, cluster.trace_hash(), cluster.event_count, unseen=self.unseen)
 
     def _run_until(self, at_ms: TimeMs) -> None:
         self.cluster.run_until(at_ms)
@@ -109,7 +119,8 @@ class Trial:
             cluster.start(node)
         cluster.run_until(1_000)
         for node in cluster.spec.controller_ids or cluster.spec.broker_ids:
-            cluster.send(FIRST_CLIENT, node, topic_request(params))
+            for request in topic_requests(params):
+                cluster.send(FIRST_CLIENT, node, request)
         while not all(partition.serves for partition in self.observer.states.partitions.values()):
             if not cluster.step(SET_UP_MS):
                 raise SetUpError(f"no leaders after {SET_UP_MS} ms: {params}")
@@ -156,6 +167,7 @@ class Trial:
         if broker not in self.cluster.nodes:
             if event.kind != "clean":
                 self.cluster.disks[broker].apply_loss(loss_of(event.kind, self.params.writeback_ms))
+                self.unseen.append((len(self.rows), Crash(broker, event.kind, event.cause)))
             return
         self._add(Crash(broker, event.kind, event.cause))
         if event.kind == "clean":
@@ -208,6 +220,8 @@ class Trial:
     def _add(self, what: Observation) -> None:
         if self._measuring:
             self.rows.append(Stamped(self.time_ms, what, self._log_weight()))
+        elif isinstance(what, Crash | Start | Impaired | Restored):
+            self.unseen.append((0, what))
 
     def _log_weight(self) -> float:
         return self._timeline.log_weight(self.time_ms)

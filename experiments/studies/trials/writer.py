@@ -48,9 +48,9 @@ class Writes:
 
 
 class Writer:
-    """A client node of `cluster` that writes to the leaders in `states`, with a study's `acks`. `add` takes the rows of
-    the trace; `settled` is called after each write that no other write follows; `reader` takes the responses to its
-    reads."""
+    """A client node of `cluster` that writes to the leaders in `states`, with the acks of each partition. `add` takes
+    the rows of the trace; `settled` is called after each write that no other write follows; `reader` takes the
+    responses to its reads."""
 
     node_id = FIRST_CLIENT
 
@@ -58,7 +58,6 @@ class Writer:
         self,
         cluster: SimCluster,
         states: PartitionStates,
-        acks: str,
         add: Callable[[Observation], None],
         settled: Callable[[], None],
         reader: Reader | None,
@@ -66,7 +65,6 @@ class Writer:
         self.writes = {name: Writes() for name in states.partitions}
         self._cluster = cluster
         self._states = states
-        self._acks = ACKS[acks]
         self._add = add
         self._settled = settled
         self._reader = reader
@@ -87,8 +85,9 @@ class Writer:
     def give_up(self, name: TopicPartition) -> None:
         """The outcome of the write in flight, if any, stays unknown."""
         writes = self.writes[name]
-        if writes.outstanding is not None and self._acks:
-            self._add(Produced(name.partition, UNKNOWN, self._cluster.now_ms - writes.sent_ms, NONE))
+        state = self._states.partitions[name]
+        if writes.outstanding is not None and ACKS[state.acks]:
+            self._add(Produced(state.index, UNKNOWN, self._cluster.now_ms - writes.sent_ms, NONE))
         writes.outstanding = None
 
     def start(self, now_ms: TimeMs) -> list[Effect]:
@@ -114,16 +113,17 @@ class Writer:
         self._last_number += 1
         writes.outstanding, writes.due_ms, writes.sent_ms = self._last_number, None, now_ms
         writes.payload = self._last_number.to_bytes(8, "big")
+        acks = ACKS[state.acks]
         batch = RecordBatch.unchecked(record_count=1, payload=writes.payload, timestamp_ms=now_ms)
         request = ProduceRequest.unchecked(
             correlation_id=self._last_number,
             topic=name.topic,
             partition=name.partition,
-            acks=self._acks,
+            acks=acks,
             batch=batch,
         )
         self._cluster.send(FIRST_CLIENT, state.leader, request)
-        if self._acks == 0:
+        if acks == 0:
             self._end(now_ms, name, ErrorCode.NONE)
         else:
             self._partitions[self._last_number] = name
@@ -135,7 +135,9 @@ class Writer:
             if response.error is ErrorCode.NONE:
                 writes.acked.append((response.base_offset, writes.payload))
             detail = ACKED if response.error is ErrorCode.NONE else response.error.name
-            self._add(Produced(name.partition, detail, now_ms - writes.sent_ms, response.base_offset))
+            self._add(
+                Produced(self._states.partitions[name].index, detail, now_ms - writes.sent_ms, response.base_offset)
+            )
             self._end(now_ms, name, response.error)
 
     def _end(self, now_ms: TimeMs, name: TopicPartition, error: ErrorCode) -> None:

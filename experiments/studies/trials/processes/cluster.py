@@ -26,9 +26,9 @@ from pathlib import Path
 from experiments.engines.port import TraceEvent
 from experiments.engines.ray.engine import RayEngine
 from experiments.studies.design.model import CellParameters
+from experiments.studies.design.placement import TOPIC
 from experiments.studies.trials.processes.rows import USED, Lost, TrialEvents
-from experiments.studies.trials.setting import ACKS, SET_UP_MS, SetUpError, cluster_spec, topic_request, write_of
-from experiments.studies.trials.states import TOPIC
+from experiments.studies.trials.setting import ACKS, SET_UP_MS, SetUpError, cluster_spec, topic_requests, write_of
 from protocol.errors import ErrorCode
 from protocol.events.broker import BecameLeader
 from protocol.ids import NO_EPOCH, NO_LEADER, Epoch, Offset, TimeMs, TopicPartition
@@ -86,7 +86,8 @@ class ProcessCluster:
             engine.start(node)
         brokers = frozenset(engine.spec.broker_ids)
         self._await(lambda: engine.unfenced() == brokers, "brokers unfenced")
-        created = self._run(AdminCommand(command_id=self._command_id(), request=topic_request(self._params)))
+        (request,) = topic_requests(self._params)
+        created = self._run(AdminCommand(command_id=self._command_id(), request=request))
         if not isinstance(created, AdminOutcome) or created.error is not ErrorCode.NONE:
             raise SetUpError(f"the topic was not created: {created}")
         self._await(self._all_serve, "leaders of all partitions with all replicas in sync")

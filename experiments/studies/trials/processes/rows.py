@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from experiments.engines.port import TraceEvent
 from experiments.studies.design.model import CellParameters
-from experiments.studies.design.placement import assignments
+from experiments.studies.design.placement import simulated_partitions
 from experiments.studies.trace.kinds import Acknowledged, Crash, End, Observation, Restarted, Stamped, Start, Throughput
 from experiments.studies.trials.states import PartitionStates
 from protocol.events.broker import BecameLeader, HighWatermarkAdvanced
@@ -80,7 +80,7 @@ class _Replay:
     def __init__(self, recording: TrialEvents, params: CellParameters) -> None:
         self._recording = recording
         self._states = PartitionStates(
-            assignments(params), params.acks, params.delivery_timeout_ms, self._add, self._call_at
+            simulated_partitions(params), params.delivery_timeout_ms, self._add, self._call_at
         )
         self._due: list[tuple[TimeMs, int, Callable[[], None]]] = []
         self._numbers = count()

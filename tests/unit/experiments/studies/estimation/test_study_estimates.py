@@ -66,7 +66,7 @@ def test_document_has_the_published_keys() -> None:
     assert set(first) == {metric.name for metric in METRICS} | {
         *("min_insync_replicas", "trials", "partition_years", "estimator", "failover_ms", "warnings"),
         *("compared_with_first", "compared_with_reference", "may_be_best", "recommended", "reference"),
-        *("trials_to_distinguish", "writable_fraction", "targets", "cheapest"),
+        *("trials_to_distinguish", "writable_fraction", "targets", "cheapest", "compared_with_neighbours"),
     }
     unwritable, writable = (
         cast("dict[str, float]", first[name]) for name in ("unwritable_fraction", "writable_fraction")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from scipy.stats import chi2
 
 from experiments.studies.design.targets import Targets
-from experiments.studies.estimation.growth import Cause, Harms, growth, upper_limit
+from experiments.studies.estimation.growth import Cause, Cycle, Harms, growth, upper_limit
 from experiments.studies.estimation.moments import Sums
 from experiments.studies.estimation.targets import Measured, TargetAnswer, answer, cheapest, measured
 from tests.synthetic_studies import study_of
@@ -86,10 +87,10 @@ def test_statements_about_poisson_counts_hold_together() -> None:
     assert wrong / studies <= 0.05
 
 
-def test_cheapest_has_the_fewest_replicas_then_the_shortest_time_that_writes_fail() -> None:
+def test_cheapest_has_the_fewest_replicas_then_the_most_copies() -> None:
     met, missed = (answered(asked(incidents=limit), [1.0] * 10 + [0.0] * 90) for limit in (0.2, 0.05))
     answers = [(met, met), (met, met), (met, missed), (met, met), ()]
-    costs = [(5, 0.1), (3, 0.3), (1, 0.0), (3, 0.2), (1, 0.0)]
+    costs = [(5, -3, 0.1), (3, -1, 0.1), (1, -1, 0.0), (3, -2, 0.2), (1, -1, 0.0)]
     assert cheapest(answers, costs, range(5)) == 3
     assert cheapest(answers, costs, [2, 4]) is None
 
@@ -102,13 +103,13 @@ QUICK = Cause("burst", 0.1, 1e-12)
 
 
 def harmed(
-    events: list[int], trials: int, expected: float = 0.0, cycles: dict[int, float] | None = None
+    events: list[int], trials: int, expected: float = 0.0, cycles: Sequence[int] | None = None
 ) -> tuple[Sums, Harms]:
     """Trials of one year, with a harm in as many of them as `events` has, each after so many events of the cause."""
     ones = np.ones(len(events))
     found = Harms(
         np.arange(len(events)), np.array(events, float), expected * ones, ones, ones, ones,
-        cycles if cycles is not None else dict.fromkeys(events, expected),
+        dict.fromkeys(events if cycles is None else cycles, Cycle(expected, 1.0)),
     )  # fmt: skip
     return Sums.of([1.0] * len(events) + [0.0] * (trials - len(events)), [1.0] * trials), found
 
@@ -127,8 +128,7 @@ def test_growth_allows_for_harm_by_events_that_did_none() -> None:
     """22 harmless bursts in 1,000 years: the next one may harm, so at s times their rate the bound of a rate of which
     nothing was seen is -ln(0.05) s / 1,000, and 1 in 50 years fails at s = 6.68. Not at the many times that a bound
     without the weight of the next event gives."""
-    sums, harms = harmed([], 1_000, cycles={0: 0.0, 1: 0.0})
-    assert growth(asked(incidents=0.02), sums, 1.0, harms, QUICK, ALPHA) is not None
+    sums, harms = harmed([], 1_000, cycles=[0, 1])
     found = growth(asked(incidents=0.02), sums, 1.0, harms, QUICK, ALPHA)
     assert found is not None
     assert (found.is_limit, found.factor) == (True, pytest.approx(0.02 / (-math.log(0.05) / 1_000.0), rel=0.03))
@@ -138,7 +138,7 @@ def test_growth_allows_for_more_events_in_a_cycle_than_any_that_was_seen() -> No
     """Events at 2 a year, each absent for 1/200 of a year, at most one in a cycle of those seen: two overlap 0.02 times
     a year at present, and s^2 times as often. With the bound of harms by one, 3.00 s / 10,000 + 0.02 (s^2 - 1) =
     0.1."""
-    sums, harms = harmed([], 10_000, cycles={1: 0.0})
+    sums, harms = harmed([], 10_000, cycles=[1])
     found = growth(asked(incidents=0.1), sums, 1.0, harms, Cause("broker", 2.0, 1.0 / 200.0), ALPHA)
     half = -math.log(0.05) / 10_000.0 / 0.04
     assert found is not None
@@ -186,3 +186,13 @@ def test_growth_says_nothing_beyond_what_the_trials_are_worth() -> None:
     assert (rarely.is_limit, rarely.factor) == (False, pytest.approx(5.0, rel=0.03))
     sums, harms = harmed([1] * 20, 1_000)
     assert growth(asked(incidents=0.9), replace(sums, weight=1.0), 1.0, harms, QUICK, ALPHA) is None, "degenerate"
+
+
+def test_next_harm_of_a_weighted_cycle_counts_as_much_as_the_cycle() -> None:
+    """In importance sampling the harms weigh 1e-6 and harmless cycles of one event 4: at s times the rate the next harm
+    is one of the former by s^3, or of the latter by 4 (s - 1) beyond what it counts at present."""
+    _, plain = harmed([3] * 20, 1_000)
+    harms = replace(plain, cycles={1: Cycle(0.0, 4.0), 3: Cycle(0.0, 1e-6)})
+    assert harms.largest(1.0, 1e-6) == pytest.approx(1e-6)
+    assert harms.largest(1.01, 1e-6) == pytest.approx(0.04 + 1e-6)
+    assert replace(harms, cycles={}).largest(2.0, 1e-6) == pytest.approx(8e-6)

@@ -93,6 +93,21 @@ def test_crashes_of_one_burst_are_one_event() -> None:
         assert [row["events"] for row in rows if (row["cause"], row["what"]) == ("burst", "loss")] == [events]
 
 
+def test_impairments_begin_cycles_and_are_events_of_their_cause() -> None:
+    """Two brokers of a rack are cut off for 0.5 s: one event, one cycle."""
+    named = {"detail": "isolated", "cause": "rack 1 switch"}
+    trial = (
+        state(0, 0, 1, "0,1,2"),
+        *(TraceRow(1_000, "impaired", node=broker, **named) for broker in (1, 2)),
+        TraceRow(1_300, "acknowledged_loss", 0, 1, value=1),
+        *(TraceRow(1_500, "restored", node=broker, **named) for broker in (1, 2)),
+        TraceRow(2_000, "end"),
+    )
+    models = {CELL: Model({"rack switch": replace(PER_MS, name="rack switch")}, 3, 0)}
+    rows = harms(models, trace_of(trial)).to_pylist()
+    assert [(row["what"], row["events"], row["expected"]) for row in rows] == [("loss", 1, 0.3), ("cycle", 1, 0.5)]
+
+
 def test_trial_without_failures_has_no_rows() -> None:
     assert len(table_of(trace_of((state(0, 0, 1, "0,1,2"), TraceRow(9, "end"))))) == 0
 

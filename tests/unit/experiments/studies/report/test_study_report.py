@@ -168,7 +168,7 @@ def test_page_shows_warnings() -> None:
     cells = cells_of(STUDY, LOSSES)
     cells[1] = replace(cells[1], warnings=("weights degenerate: loss_rate: one event has 40 % of the weight",))
     page = render(record_of(STUDY), cells)
-    assert f"<strong>{NAMES[1]}</strong>: weights degenerate: loss_rate" in page
+    assert f"no estimate: {NAMES[1]} (1 number).</p>" in page
 
 
 def test_page_says_what_is_assumed_and_which_parameters_all_cells_share() -> None:

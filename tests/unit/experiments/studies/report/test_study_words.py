@@ -81,3 +81,36 @@ def test_cell_names_follow_the_labels_of_the_swept_parameters() -> None:
     assert words.cell_name({}) == "the one setting"
     swept = {"broker_mttf": {"dist": "weibull", "mean": "9d", "shape": 0.7}, "acks": "all"}
     assert words.cell_name(swept) == "MTTF dist weibull, mean 9d, shape 0.7 · acks=all"
+
+
+@pytest.mark.parametrize(
+    ("unwritable", "shown"),
+    [
+        (0.0003, "99.97 %, 2.63 h a year"),
+        (0.25, "75 %, 91.2 d a year"),
+        (0.0, "100 %, 0 min a year"),
+        (1.0, "0 %, 365 d a year"),
+        (1e-6, "99.9999 %, 31.5 s a year"),
+        (1e-10, "over 99.9999999 %, 3.15 ms a year"),
+    ],
+)
+def test_shares_of_time_as_nines_and_hours(unwritable: float, shown: str) -> None:
+    """8,760 hours a year: 0.0003 of them are 2.628."""
+    assert words.nines(unwritable) == shown
+
+
+@pytest.mark.parametrize(
+    ("rate", "shown"),
+    [(1 / 52, "1 in 52 years"), (3.0, "3 a year"), (0.0, "none"), (1e-12, "less than 1 in a billion years")],
+)
+def test_rates_as_years(rate: float, shown: str) -> None:
+    assert words.every(rate) == shown
+
+
+def test_warnings_of_degenerate_weights_are_one_line() -> None:
+    lines = ["weights degenerate: loss_rate: x", "weights degenerate: lost_records_per_year: y"]
+    found = words.warnings({"a": [*lines, "precision out of reach"], "b": lines[:1], "c": []})
+    assert found == [
+        "weights degenerate, so that these have an upper limit and no estimate: a (2 numbers) and b (1 number)",
+        "a: precision out of reach",
+    ]

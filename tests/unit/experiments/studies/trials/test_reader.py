@@ -9,10 +9,11 @@ import pytest
 from experiments.engines.sim.cluster import SimCluster
 from experiments.studies.design.loader import study_from
 from experiments.studies.design.model import CellParameters
+from experiments.studies.design.placement import TOPIC, Simulated
 from experiments.studies.trace.kinds import ACKED, Loss, Produced, Read
 from experiments.studies.trials.estimators import run_cell_trial
 from experiments.studies.trials.reader import Reader
-from experiments.studies.trials.states import TOPIC, PartitionStates
+from experiments.studies.trials.states import PartitionStates
 from protocol.errors import ErrorCode
 from protocol.ids import NodeId, TopicPartition
 from protocol.messages.base import Message
@@ -74,7 +75,7 @@ def leader() -> Leader:
 
 @pytest.fixture
 def reader(rows: list[Read], leader: Leader) -> Reader:
-    states = PartitionStates([(0,)], "all", 120_000, rows.append, lambda at_ms, action: None)
+    states = PartitionStates([Simulated(NAME, (0,), 1, "all")], 120_000, rows.append, lambda at_ms, action: None)
     states.partitions[NAME].serves = True
     return Reader(cast("SimCluster", leader), states, rows.append)
 

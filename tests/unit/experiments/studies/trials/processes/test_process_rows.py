@@ -6,6 +6,7 @@ import pytest
 
 from experiments.engines.port import TraceEvent
 from experiments.studies.design.model import CellParameters
+from experiments.studies.design.placement import TOPIC
 from experiments.studies.trace.kinds import (
     Acknowledged,
     AcknowledgedLoss,
@@ -21,7 +22,6 @@ from experiments.studies.trace.kinds import (
 )
 from experiments.studies.trace.schema import TraceRow
 from experiments.studies.trials.processes.rows import Failed, Lost, Started, TrialEvents, trace_rows
-from experiments.studies.trials.states import TOPIC
 from protocol.events.base import Trace
 from protocol.events.broker import BecameLeader
 from protocol.events.controller import BrokerRegistered
