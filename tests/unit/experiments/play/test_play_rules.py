@@ -19,9 +19,11 @@ def state(
     epochs: str, isr: str, elr: str = "", last: str = "", leader: int = 0, recovering: bool = False, minimum: int = 2
 ) -> PartitionChanged:
     """A state of t-0 with replicas 0, 1, 2; `epochs` are leader and partition epoch, sets are digits."""
-    members = [tuple(map(int, text)) for text in (isr, elr, last)]
+    in_sync, eligible, known = (tuple(map(int, text)) for text in (isr, elr, last))
     leader_epoch, partition_epoch = map(int, epochs.split("/"))
-    return PartitionChanged(T0, leader, leader_epoch, partition_epoch, (0, 1, 2), *members, -1, recovering, minimum)
+    return PartitionChanged(
+        T0, leader, leader_epoch, partition_epoch, (0, 1, 2), in_sync, eligible, known, -1, recovering, minimum
+    )
 
 
 OFFLINE = state("1/1", "", "01", leader=-1)

@@ -78,16 +78,16 @@ def test_waiting_in_parts_is_waiting_once_and_saved_as_one_step() -> None:
 
 def test_rewinding_replays_and_the_steps_behind_are_ahead() -> None:
     world = played()
-    states, hashes = [], []
+    times, hashes = list[int](), list[str]()
     for count in range(len(world.done) + 1):
         again = played()
         again.rewind(count)
-        states.append(again.state()["now_ms"])
+        times.append(cast(int, again.state()["now_ms"]))
         hashes.append(again.trace_hash())
         assert len(again.done) == count
         assert len(again.ahead) == len(world.done) - count
     assert hashes[-1] == world.trace_hash()
-    assert states == sorted(states)
+    assert times == sorted(times)
     world.rewind(1)
     assert world.trace_hash() == hashes[1]
     while world.has_steps_ahead():
