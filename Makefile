@@ -62,7 +62,7 @@ test-spark: $(INSTALLED) ## the tests that start a JVM
 test-browser: chromium $(INSTALLED) ## the tests that open pages in a headless Chromium
 	$(BIN)/pytest tests/browser $(ARGS)
 
-test-kafka: $(INSTALLED) ## the recorder against releases of Kafka: needs Maven Central and a JDK 17; no part of make test
+test-kafka: $(INSTALLED) ## recorder and import against releases of Kafka: needs Maven (mvn), Maven Central and a JDK 17; no part of make test
 	$(BIN)/pytest tests/kafka $(ARGS)
 
 chromium:

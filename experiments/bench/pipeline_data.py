@@ -137,6 +137,7 @@ def _trials(batch: Batch, seeds: list[int]) -> pa.Table:
     """The rows of `trials/`. What a worker would have measured is 0: the pipeline does not read it."""
     count = batch.stop - batch.first
     same: dict[str, object] = {"cell": batch.cell, "trace_rows": TRIAL_ROWS, "trace_hash": "", "custom": []}
+    same |= {"controls": 0, "control_exposure": 0.0, "control_exposure_mean": 0.0, "control": [], "control_mean": []}
     same |= {"duration_ms": YEAR_MS, "partitions": 1, "exposure": 1.0, "events": 0}
     same |= {name: 0.0 for metric in METRICS for name in (metric.column, f"{metric.column}_events")}
     columns = {name: [value] * count for name, value in same.items()}

@@ -117,6 +117,8 @@ def import_(
         raise InputError("--out", "", f"{out}: {error.strerror}", "a file that can be written") from error
     layout, lists = found.layout, {"down": list(found.down), "without_rack": list(found.without_rack)}
     lines = [f"{out}: {len(layout.brokers)} brokers, {len(layout.topics)} topics, {layout.partitions} partitions"]
+    if not layout.topics:
+        lines.append("there is no topic that the principal may describe")
     if found.down:
         lines.append(f"down: {numbers(found.down)}")
     if found.without_rack:

@@ -248,7 +248,7 @@ def _print_table(study: StudyPlan, cells: Sequence[CellEstimates], report: str |
     from experiments.studies.report.words import cell_name, interval, minutes, number, warnings
     from experiments.studies.trace.metrics import FRACTION
 
-    metrics = metrics_of(study.functions)
+    metrics = metrics_of(study)
     columns = (Column("setting", no_wrap=True), *(Column(metric.title, justify="right") for metric in metrics))
     table = Table(*columns, title=study.name, caption="per partition-year, with 95 % intervals", show_lines=True)
     for cell, values in zip(study.cells, cells, strict=True):

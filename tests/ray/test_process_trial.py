@@ -9,14 +9,26 @@ import pytest
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.loader import study_from
 from experiments.studies.design.model import CellParameters
+from experiments.studies.failures.sources import Outage
 from experiments.studies.failures.timeline import DrawnTimeline, events_until
 from experiments.studies.sweeps.batches import read_trials
 from experiments.studies.sweeps.output import read_record
 from experiments.studies.sweeps.storage import store_at
 from experiments.studies.sweeps.sweep import needed_batches, sweep
-from experiments.studies.trace.kinds import Acknowledged, Crash, Failover, Loss, Restarted, Start, State, Throughput
+from experiments.studies.trace.kinds import (
+    Acknowledged,
+    Crash,
+    Failover,
+    Impaired,
+    Loss,
+    Restarted,
+    Restored,
+    Start,
+    State,
+    Throughput,
+)
 from experiments.studies.trials.estimators import run_cell_trial
-from experiments.studies.trials.trial import run_trial
+from experiments.studies.trials.trial import run_through, run_trial
 from tests.trace_rows import as_rows, check_trace
 
 SEED = 8340
@@ -84,3 +96,21 @@ def test_a_sweep_runs_the_same_cell_on_both_engines(private_ray: None, tmp_path:
     assert len({table["trace_hash"][0].as_py() for table in tables}) == 2
     assert {table["seed"][0].as_py() for table in tables} == {tables[0]["seed"][0].as_py()}
     assert all(table["trace_rows"][0].as_py() >= 2 for table in tables)
+
+
+@pytest.mark.slow
+def test_an_isolated_and_then_a_paused_leader_are_replaced_and_come_back(private_ray: None) -> None:
+    """The leader is cut off from the others for 5 s, the next one is paused for 5 s; sessions last 1.5 s."""
+    cell = CellParameters(engine="ray", start="fresh", broker_mttf=None, detection_ms=1_500, duration_ms=22_000)
+    outages = (Outage(2_000, 7_000, 0, "isolated", "test"), Outage(11_000, 16_000, 1, "paused", "test"))
+    rows = as_rows(run_through(cell, 0, lambda: DrawnTimeline(cell, 0, outages=outages, own_failures=False)).rows)
+    check_trace(rows, cell.partitions, cell.duration_ms)
+    changes = [(row.kind, row.node, row.detail) for row in rows if row.kind in (Impaired.KIND, Restored.KIND)]
+    both = [(0, "isolated"), (1, "paused")]
+    assert changes == [(kind, *each) for each in both for kind in (Impaired.KIND, Restored.KIND)]
+    states = [row for row in rows if row.kind == State.KIND]
+    for outage in outages:
+        during = [row for row in states if outage.down_ms < row.time_ms < outage.up_ms]
+        assert during[-1].leader not in (outage.broker, -1), "another leader before the end"
+        assert str(outage.broker) not in during[-1].isr.split(",")
+    assert (states[-1].isr_size, states[-1].leader_serves) == (3, True)

@@ -75,6 +75,33 @@ def test_catch_up_lengthens_the_time_under_min_isr_by_what_is_behind(
     assert _minutes_under_min_isr(_rows(_cell(**PAIR), *outages)) == pytest.approx(down, abs=0.2)
 
 
+@pytest.mark.parametrize(
+    ("outages", "minutes"),
+    [
+        ((_down(1, 1, 1, "isolated"),), 60 + 30),
+        ((_down(0, 1, 1, "isolated"),), 60 + 30),
+        ((_down(1, 1, 1, "isolated-all"),), 60 + 30),
+        ((_down(1, 1, 1, "paused"),), 60 + 30),
+        ((_down(1, 1, 1, "isolated"), _down(1, 1.5, 1)), 90 + 45),
+        ((_down(1, 1, 1.5, "isolated"), _down(1, 1.5, 0.5)), 90 + 45),
+        ((_down(1, 1, 1, "isolated"), _down(1, 1.5, 1.25, "isolated-controllers")), 105),
+        ((_down(1, 1, 1, "isolated"), _down(1, 1.5, 1, "isolated-all")), 90 + 45),
+        ((_down(1, 1, 1.5, "isolated"), _down(1, 1.5, 0.5, "paused")), 90 + 45),
+        ((_down(1, 1, 1, "paused"), _down(1, 1.5, 1, "isolated")), 90 + 45),
+        ((_down(1, 1, 1, "isolated"), _down(1, 1.5, 0.25, "disk")), 60 + 30 + 60),
+        ((_down(1, 1, 1, "isolated"), _down(1, 2.25, 0.5, "isolated")), 60 + 15 + 30 + 15 + 15),
+        ((_down(1, 1, 0.5, "paused"), _down(1, 1.25, 1)), 75 + 37.5),
+    ],
+)
+def test_catch_up_counts_each_time_away_from_the_leader_once(outages: tuple[Outage, ...], minutes: float) -> None:
+    """A pair needs half as long to catch up as it was apart, and an hour more for a lost disk; overlapping causes are
+    one time apart, which ends with the last of them. A broker that is cut off from the controller alone fetches: it is
+    fenced for 45 minutes more, of which it needs 30 to catch up. The fence comes 9 s at most after the beginning, and
+    catching up that is cut short leaves the rest to do."""
+    rows = _rows(_cell(**PAIR, catch_up=CATCH_UP), *sorted(outages))
+    assert _minutes_under_min_isr(rows) == pytest.approx(minutes, abs=0.25)
+
+
 def test_a_broker_that_is_behind_may_be_elected_and_is_in_sync_as_leader() -> None:
     """No replica is ahead of the last member of the ISR: with min ISR 1 only its own outage is without a leader."""
     rows = _rows(_cell(**PAIR | {"min_insync_replicas": 1}, catch_up=CATCH_UP), _down(1, 1, 4), _down(0, 2, 1))

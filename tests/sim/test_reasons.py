@@ -12,9 +12,10 @@ from functools import partial
 import pytest
 
 from experiments.studies.design.distribution import Distribution
+from experiments.studies.design.impairments import Isolation, Pause
 from experiments.studies.design.mappings import CatchUp, SlowEpisodes
 from experiments.studies.design.model import DAY_MS, CellParameters
-from experiments.studies.design.recorded import OutageKind
+from experiments.studies.design.recorded import AnyKind
 from experiments.studies.failures.sources import Outage
 from experiments.studies.failures.timeline import DrawnTimeline
 from experiments.studies.trace.kinds import Attributed
@@ -34,7 +35,7 @@ NEVER_S = 10 * 3_600
 _cell = partial(cell_like, BASE)
 
 
-def _down(broker: int, at_s: float, for_s: float, kind: OutageKind = "unclean", cause: str = "broker") -> Outage:
+def _down(broker: int, at_s: float, for_s: float, kind: AnyKind = "unclean", cause: str = "broker") -> Outage:
     begins_ms = HOUR_MS + round(at_s * 1_000)
     return Outage(begins_ms, begins_ms + round(for_s * 1_000), broker, kind, cause)
 
@@ -179,6 +180,22 @@ def test_a_slow_broker() -> None:
     assert _seconds("stall_fraction", cell).keys() == {"slow"}
 
 
+@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize("kind", ["isolated", "paused"])
+def test_brokers_that_are_alive_and_cut_off(generation: str, kind: AnyKind) -> None:
+    """The leader, and a follower, are cut off or paused for 10 min: noticed as a crash is. With two followers the ISR
+    is too small from then on, though three brokers are alive."""
+    cell = _cell(generation=generation)
+    leader, follower, other = (_down(broker, 0, 600, kind, "rack 0 switch") for broker in range(3))
+    assert _seconds("stall_fraction", cell, leader) == {"leader-cut-off": pytest.approx(8, abs=1.3)}
+    assert _seconds("stall_fraction", cell, follower) == {"member-cut-off": pytest.approx(8, abs=1.3)}
+    both = _seconds("reject_fraction", cell, follower, other)
+    assert both["replicas-cut-off"] == pytest.approx(600 - 8, abs=1.5)
+    assert both.keys() <= {"replicas-cut-off", "catching-up"}
+    (causes,) = {each.causes for each in _attributed(cell, leader) if each.amount > 1_000}
+    assert causes == f"rack switch ({kind})"
+
+
 # -- sums --------------------------------------------------------------------------------------------------------------
 
 
@@ -218,10 +235,21 @@ def _check_sums(cell: CellParameters, seed: int) -> Counter[str]:
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_every_loss_and_minute_has_a_reason(generation: str, strategy: str, acks: str) -> None:
     cell, reasons = _harsh(generation=generation, acks=acks, unclean_recovery_strategy=strategy), Counter[str]()
-    for seed in range(3):
+    for seed in range(2):
         reasons += _check_sums(cell, seed)
     assert Reason.UNATTRIBUTED.key not in reasons
     assert len(reasons) > 5
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_every_loss_and_minute_has_a_reason_among_impairments(generation: str) -> None:
+    impairments = {
+        "isolated": (Isolation(of="broker", per_year=200, duration=Distribution(mean_ms=HOUR_MS)),),
+        "paused": (Pause(of="broker", per_year=200, duration=Distribution(mean_ms=HOUR_MS)),),
+    }
+    assert Reason.UNATTRIBUTED.key not in _check_sums(
+        _harsh(generation=generation, duration_ms=12 * DAY_MS, **impairments), 2
+    )
 
 
 def test_every_loss_and_minute_of_v3_has_a_reason() -> None:

@@ -72,7 +72,15 @@ def _columns(names: list[str]) -> str:
 def _keys() -> Iterator[tuple[str, str, str, str]]:
     yield code("trials"), "trials", "trials of the cell", ""
     yield code("partition_years"), "years", "observed time: trials x partitions x duration", ""
-    yield code("estimator"), "", "what the trials of the cell used: `plain`, `importance` or `splitting`", ""
+    yield (
+        code("estimator"),
+        "",
+        "what the trials of the cell used: `plain`, `importance`, `splitting` or `multifidelity`",
+        "",
+    )
+    yield code("controls"), "", "controls of other failures that the trials have (docs/rare-events.md)", ""
+    yield code("correlation"), "", "of trials and the controls of their failures, for the study's objective", ""
+    yield code("gain"), "", "by what factor the controls reduce the variance of the study's objective", ""
     for metric in METRICS:
         yield code(metric.name), metric.estimator.unit, metric.meaning, metric.estimator.interval
     meaning = (

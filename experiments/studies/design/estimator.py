@@ -17,8 +17,13 @@ from experiments.studies.design.model import YEAR_MS, CellParameters
 from experiments.studies.design.placement import assignments, burst_domains, rack_sizes
 from experiments.studies.design.study import StudyPlan
 
-Estimator = Literal["plain", "importance", "splitting"]
-NAMES = {"plain": "plain sampling", "importance": "importance sampling", "splitting": "splitting"}
+Estimator = Literal["plain", "importance", "splitting", "multifidelity"]
+NAMES = {
+    "plain": "plain sampling",
+    "importance": "importance sampling",
+    "splitting": "splitting",
+    "multifidelity": "multi-fidelity estimation",
+}
 ENOUGH_TRIALS = 1_000
 ENOUGH_LOSSES = 10
 LEAST_STEP = 0.003
@@ -28,11 +33,18 @@ MOST_ABSENT = 0.5
 
 
 class Choice(NamedTuple):
-    """The estimator of a cell, and why. `falls_back`: it is not the one that the study asks for."""
+    """The estimator of a cell, and why. `falls_back`: it is not the one that the study asks for. `in_cycles`: the
+    trials are those of importance sampling, in multi-fidelity estimation too."""
 
     estimator: Estimator
     reason: str
     falls_back: bool = False
+    in_cycles: bool = False
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether events count with weights."""
+        return self.in_cycles or self.estimator == "splitting"
 
 
 def choose(params: CellParameters, scripted: bool = False) -> Choice:
@@ -46,12 +58,23 @@ def choose(params: CellParameters, scripted: bool = False) -> Choice:
     }
     for reason, is_needed in needs_plain.items():
         if is_needed:
-            return Choice("plain", reason, falls_back=params.estimator in ("importance", "splitting"))
+            return Choice("plain", reason, falls_back=params.estimator not in ("auto", "plain"))
     obstacle = obstacle_to_importance(params)
     if params.estimator == "importance" and obstacle:
         return Choice("splitting", f"importance sampling is impossible, as {obstacle}", falls_back=True)
-    if params.estimator != "auto":
-        return Choice(params.estimator, "as the study asks")
+    if params.estimator == "multifidelity" and params.generation == "v3":
+        return Choice("plain", "the controller's decisions alone are no model of v3", falls_back=True)
+    if params.estimator != "auto" and params.estimator != "multifidelity":
+        return Choice(params.estimator, "as the study asks", in_cycles=params.estimator == "importance")
+    found = _by_losses(params, obstacle)
+    if params.estimator == "multifidelity":
+        trials = f"with {NAMES['importance' if found.in_cycles else 'plain']} of the trials, as {found.reason}"
+        return Choice("multifidelity", trials, in_cycles=found.in_cycles)
+    return found
+
+
+def _by_losses(params: CellParameters, obstacle: str) -> Choice:
+    """The estimator by how many losses plain trials are expected to see."""
     rate = rough_loss_rate(params)
     expected = rate * params.partition_years * ENOUGH_TRIALS
     if params.acks != "all" or rate == 0.0:
@@ -60,7 +83,7 @@ def choose(params: CellParameters, scripted: bool = False) -> Choice:
         return Choice("plain", f"about {expected:.1g} loss events are expected in {ENOUGH_TRIALS} trials")
     rare = f"only about {expected:.1g} loss events are expected in {ENOUGH_TRIALS} trials"
     if not obstacle:
-        return Choice("importance", rare)
+        return Choice("importance", rare, in_cycles=True)
     rare += f", and importance sampling is impossible, as {obstacle}"
     step = params.replication_factor * _share_absent(params)
     if step < LEAST_STEP:
@@ -71,7 +94,7 @@ def choose(params: CellParameters, scripted: bool = False) -> Choice:
 
 def sentence(params: CellParameters, scripted: bool = False) -> str:
     """What to say about the estimator of a cell; empty for plain sampling unless the study asks for another."""
-    estimator, reason, falls_back = choose(params, scripted)
+    estimator, reason, falls_back, _ = choose(params, scripted)
     if falls_back and params.estimator == "auto":
         return f"Losses are too rare for plain trials, which are used nevertheless: {reason}."
     if falls_back:

@@ -14,7 +14,7 @@ from typing import Annotated, Final, Literal, cast, get_args
 from pydantic import Field
 
 from experiments.studies.design.distribution import DISTRIBUTION, Distribution, RandomTime
-from experiments.support.fields import Finite, Notation, WrittenModel
+from experiments.support.fields import AsTuple, Finite, Notation, WrittenModel
 
 MOST_PER_YEAR = 100_000.0
 """The highest rate of shared events."""
@@ -131,7 +131,7 @@ _OF = "name: NAME, of: broker | rack | cluster"
 _WHEN = "per_year: NUMBER, duration: DURATION or distribution"
 _ISOLATED = f"{{{_OF}, from: others | brokers | controllers | clients | all, direction: both | in | out, {_WHEN}}}"
 _POWER = "{name: NAME, of: rack | cluster, per_year: NUMBER, down: DURATION or distribution, loss: PROBABILITY}"
-Isolations = Annotated[tuple[Isolation, ...], listed_or_none(_ISOLATED)]
-Pauses = Annotated[tuple[Pause, ...], listed_or_none(f"{{{_OF}, {_WHEN}}}")]
-SlowDisks = Annotated[tuple[SlowDisk, ...], listed_or_none(f"{{{_OF}, {_WHEN}}}")]
-PowerCauses = Annotated[tuple[PowerCause, ...], listed_or_none(_POWER)]
+Isolations = Annotated[tuple[Isolation, ...], AsTuple, listed_or_none(_ISOLATED)]
+Pauses = Annotated[tuple[Pause, ...], AsTuple, listed_or_none(f"{{{_OF}, {_WHEN}}}")]
+SlowDisks = Annotated[tuple[SlowDisk, ...], AsTuple, listed_or_none(f"{{{_OF}, {_WHEN}}}")]
+PowerCauses = Annotated[tuple[PowerCause, ...], AsTuple, listed_or_none(_POWER)]

@@ -20,10 +20,10 @@ from experiments.studies.design.parameter import Parameter
 from experiments.studies.design.ranges import FORM as RANGE_FORM
 from experiments.studies.design.ranges import is_range, protect, restore, values_of
 from experiments.studies.design.recorded import RECORDED, Contents, FailureFile, record
-from experiments.studies.design.study import Cell, StudyHeader, StudyPlan
+from experiments.studies.design.study import METRIC_NAMES, Cell, StudyHeader, StudyPlan
 from experiments.studies.design.targets import write_incidents
 from experiments.studies.layouts.reader import FORM as LAYOUT_FORM
-from experiments.studies.trace.metrics import ACKNOWLEDGED_LOSS_RATE, METRICS
+from experiments.studies.trace.metrics import ACKNOWLEDGED_LOSS_RATE, CLUSTER_METRICS, INCIDENTS, METRICS
 from experiments.support.errors import InputError, shown
 from experiments.support.fields import WrittenModel
 from experiments.support.yaml_input import first_error, parse_yaml_mapping, read_text, validated
@@ -65,7 +65,9 @@ BASE = {name: parameter for name, parameter in PARAMETERS.items() if name not in
 SWEEPABLE = {name: parameter for name, parameter in PARAMETERS.items() if name != "duration"}
 ENGINES = ("sim", "ray")
 MOST_BROKERS = 999
-TAKEN = frozenset({*(metric.name for metric in METRICS), *PARAMETERS, "trials", "partition_years", "failover_ms"})
+TAKEN = frozenset(
+    {*(metric.name for metric in (*METRICS, *CLUSTER_METRICS)), *PARAMETERS, "trials", "partition_years", "failover_ms"}
+)
 """Keys of `gold/cells.json` that no custom metric may have."""
 
 
@@ -141,7 +143,16 @@ def study_from(raw: dict[str, object], source: str, text: str | None = None, fol
         found = f"{write_incidents(file.targets.incidents)} with acks 0"
         raise InputError(source, "targets.incidents", found, "acks all or 1: with 0 nothing is acknowledged")
     header = {name: getattr(file, name) for name in StudyHeader.model_fields}
-    if "objective" not in raw and any(cell.parameters.acks != "all" for cell in cells):
+    whole = [cell.parameters.cluster is not None for cell in cells]
+    if any(whole) and not all(whole):
+        raise InputError(source, "cluster", f"none in cell {whole.index(False)}", "a cluster in all cells, or in none")
+    if "objective" in raw and not any(whole) and raw["objective"] not in METRIC_NAMES:
+        raise InputError(
+            source, "objective", str(raw["objective"]), f"without a cluster one of {', '.join(METRIC_NAMES)}"
+        )
+    if "objective" not in raw and any(whole):
+        header["objective"] = INCIDENTS
+    elif "objective" not in raw and any(cell.parameters.acks != "all" for cell in cells):
         header["objective"] = ACKNOWLEDGED_LOSS_RATE
     return StudyPlan.model_validate(header | {"cells": cells, "source": raw, "text": text or text_of(raw)})
 

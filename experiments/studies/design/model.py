@@ -317,11 +317,12 @@ class CellParameters(WrittenModel):
         "factor",
         gt=0.0,
     )
-    estimator: Literal["auto", "plain", "importance", "splitting"] = parameter(
+    estimator: Literal["auto", "plain", "importance", "splitting", "multifidelity"] = parameter(
         "auto",
         "{} estimator",
         "How losses are sampled (docs/rare-events.md). `plain`: failures come as the model says; `importance`: more "
-        "often, and weighted; `splitting`: trials that come close to a loss are continued several times; `auto`: plain "
+        "often, and weighted; `splitting`: trials that come close to a loss are continued several times; "
+        "`multifidelity`: plain or importance, with the controller's decisions alone as control variate; `auto`: plain "
         "where losses are frequent enough, else importance if failures come at constant rates, else splitting.",
     )
 

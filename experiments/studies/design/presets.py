@@ -8,25 +8,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, TypeAdapter
 
 from experiments.studies.design.distribution import DISTRIBUTION, Distribution
+from experiments.studies.design.impairments import Isolations, Pauses, PowerCauses, SlowDisks
 from experiments.studies.design.mappings import Burst
 from experiments.support.declared import declared
+from experiments.support.fields import IN_FILE
 
 PresetName = Literal[
-    "none", "ford-2010", "dean-first-year", "hdfs-2010", "cloud-vm-1", "cloud-vm-5", "weekly-crash", "preemptible"
-]
+    "none", "ford-2010", "dean-first-year", "hdfs-2010", "cloud-vm-1", "cloud-vm-5", "weekly-crash", "preemptible",
+    "isolated-nodes", "gray-failures", "zone-outages",
+]  # fmt: skip
+
+
+CAUSES: Mapping[str, TypeAdapter[Any]] = {
+    "isolated": TypeAdapter(Isolations),
+    "paused": TypeAdapter(Pauses),
+    "slow_disk": TypeAdapter(SlowDisks),
+    "power": TypeAdapter(PowerCauses),
+}
 
 
 def _resolved(parameters: Mapping[str, object]) -> dict[str, object]:
-    """The values as `CellParameters` holds them: durations and mappings, except that of `burst`, are distributions."""
+    """The values as `CellParameters` holds them: durations and mappings, except that of `burst`, are distributions;
+    lists are named causes."""
     found = dict(parameters)
     for name, value in parameters.items():
         if name == "burst":
             found[name] = Burst.model_validate(value)
+        elif name in CAUSES:
+            found[name] = CAUSES[name].validate_python(value, context=IN_FILE, by_alias=True)
         elif isinstance(value, str | Mapping):
             found[name] = Distribution.model_validate(DISTRIBUTION.read(value))
     return found

@@ -8,6 +8,7 @@ since an operator does not choose how machines fail. So cells are compared withi
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
@@ -15,7 +16,15 @@ from pydantic import ConfigDict, Field
 
 from experiments.studies.design.model import CellParameters
 from experiments.studies.design.targets import Targets
-from experiments.studies.trace.metrics import ESTIMATORS, METRICS, Metric
+from experiments.studies.trace.metrics import (
+    CLUSTER_METRICS,
+    ESTIMATORS,
+    INCIDENTS,
+    METRICS,
+    SOME_UNWRITABLE,
+    Metric,
+    topic_metric,
+)
 from experiments.support.fields import AsTuple, StrictModel, Switch, one_of
 
 METRIC_NAME = "[a-z][a-z0-9_]*"
@@ -37,17 +46,12 @@ class CustomFunctions(StrictModel):
     failure_model: str | None = Field(None, description="The function that replaces the failures of the parameters.")
 
 
-def metrics_of(functions: CustomFunctions | None) -> tuple[Metric, ...]:
-    """Every metric of a study: the built-in ones, then the custom ones."""
-    custom = (
-        Metric(item.name, item.name, ESTIMATORS[item.unit], item.name.replace("_", " "), item.meaning)
-        for item in (() if functions is None else functions.metrics)
-    )
-    return (*METRICS, *custom)
-
-
 METRIC_NAMES = [metric.name for metric in METRICS]
 _MetricName = Annotated[str, one_of(METRIC_NAMES), Field(json_schema_extra={"enum": METRIC_NAMES})]
+OBJECTIVES = [*METRIC_NAMES, INCIDENTS, SOME_UNWRITABLE]
+_Objective = Annotated[str, one_of(OBJECTIVES), Field(json_schema_extra={"enum": OBJECTIVES})]
+MOST_TOPICS = 20
+"""So many topics of a cluster have numbers of their own, those with most partitions."""
 
 
 class StudyModel(StrictModel):
@@ -102,10 +106,10 @@ class StudyHeader(StudyModel):
     functions: CustomFunctions | None = Field(
         None, description="The functions of a script, by name (docs/studies.md); a file cannot give them."
     )
-    objective: _MetricName = Field(
+    objective: _Objective = Field(
         "loss_rate",
         description="The metric that the question is about: the setting with the lowest value is the best. If a cell "
-        "has acks=1 or 0, by default `acknowledged_loss_rate`.",
+        "has acks=1 or 0, by default `acknowledged_loss_rate`; of a cluster, `incidents_per_year`.",
     )
     equivalence_margin: float | None = Field(
         None,
@@ -139,9 +143,34 @@ class StudyPlan(StudyHeader):
         return self.precision.max_trials if self.precision is not None else self.trials or 1
 
     @property
+    def has_cluster(self) -> bool:
+        """Whether the cells are whole clusters; all are or none."""
+        return self.cells[0].parameters.cluster is not None
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics of all cells' clusters that have numbers of their own, those with most partitions first."""
+        sizes = Counter[str]()
+        for cluster in (cell.parameters.cluster for cell in self.cells):
+            for each in () if cluster is None else cluster.classes:
+                sizes.update({cluster.topics[topic]: count for topic, count, _ in each.members} if cluster else {})
+        return tuple(sorted(sizes, key=lambda topic: (-sizes[topic], topic))[:MOST_TOPICS])
+
+    @property
     def has_consumer(self) -> bool:
         """Whether a cell's trials have a consumer, and so `silver/reads`."""
         return any(cell.parameters.consumer != "none" for cell in self.cells)
+
+
+def metrics_of(plan: StudyPlan) -> tuple[Metric, ...]:
+    """Every metric of a study: the built-in ones, those of a whole cluster and its topics, then the custom ones."""
+    functions = plan.functions
+    custom = (
+        Metric(item.name, item.name, ESTIMATORS[item.unit], item.name.replace("_", " "), item.meaning)
+        for item in (() if functions is None else functions.metrics)
+    )
+    clusters = (*CLUSTER_METRICS, *map(topic_metric, plan.topics)) if plan.has_cluster else ()
+    return (*METRICS, *clusters, *custom)
 
 
 DECISIONS = frozenset(

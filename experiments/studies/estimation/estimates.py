@@ -14,13 +14,15 @@ from pydantic import Field, JsonValue, TypeAdapter
 from experiments.studies.design.estimator import choose, sentence
 from experiments.studies.design.study import Cell, StudyPlan, decided, groups_of, metrics_of
 from experiments.studies.estimation import selection, targets
+from experiments.studies.estimation.clusters import cluster_interval
+from experiments.studies.estimation.controlled import ControlSums
 from experiments.studies.estimation.growth import Reweighting
-from experiments.studies.estimation.intervals import assumed_sizes, interval, limits
+from experiments.studies.estimation.intervals import assumed_sizes, limits
 from experiments.studies.estimation.moments import ALPHA, Estimate, Sums, degeneracy
 from experiments.studies.estimation.pairs import Comparison, Products, compare
 from experiments.studies.estimation.stopping import shortfall
 from experiments.studies.estimation.targets import TargetAnswer
-from experiments.studies.trace.metrics import METRICS, UNWRITABLE, WRITABLE, Metric
+from experiments.studies.trace.metrics import MEAN, METRICS, PROBABILITY, UNWRITABLE, WRITABLE, Metric
 from experiments.support.errors import InputError
 
 ProductsWith = Callable[[int], Mapping[tuple[int, str], Products]]
@@ -48,28 +50,34 @@ class FailoverTimes:
 
 @dataclass(frozen=True, slots=True)
 class CellSums:
-    """What the trials of a cell add up to, by metric. `changes`: of state, per partition and trial on average."""
+    """What the trials of a cell add up to, by metric. `changes`: of state, per partition and trial on average.
+    `controls`: the sums of trials with controls, by the metrics that have one."""
 
     trials: int
     partition_years: float
     sums: Mapping[str, Sums]
     failover_ms: FailoverTimes
     changes: float = 1.0
+    controls: Mapping[str, ControlSums] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class CellEstimates:
     """The numbers of one cell: `estimates` by the names of the metrics, and comparisons by them too.
 
-    `estimator`: that of the trials (`plain`, `importance`, `splitting`). `compared_with_first`: each at 95 %. The other
-    fields are about the group of cells that share all assumptions (`design/study.py`). `reference`: the cell that the
-    others of its group are compared with, which is the recommended one, or the one with the lowest estimate if none is.
-    `compared_with_reference`: they hold together, for all cells of the group, at 95 %. `compared_with_neighbours`: with
-    the earlier cells of the group that differ in one decision only, by their indexes, the objective and the times
-    without service; all pairs of the group hold together at 95 %. `may_be_best`: the study does not eliminate this
-    cell. `recommended`: the study shows that it is the best. `trials_to_distinguish`: how many trials would distinguish
-    this cell from the one with the lowest estimate; None where they are, or nothing follows. `targets`: the answers to
-    the study's; `cheapest`: of its group, this cell meets all of them at the lowest cost (`targets.py`)."""
+    `estimator`: that of the trials (`plain`, `importance`, `splitting`, `multifidelity`). `controls`: how many controls
+    of other failures the trials have; `correlation`: of a trial and the control of its failures; `gain`: by what factor
+    the controls reduce the variance, both of the study's objective, None without controls.
+
+    `compared_with_first`: each at 95 %. The other fields are about the group of cells that share all assumptions
+    (`design/study.py`). `reference`: the cell that the others of its group are compared with, which is the
+    recommended one, or the one with the lowest estimate if none is. `compared_with_reference`: they hold together,
+    for all cells of the group, at 95 %. `compared_with_neighbours`: with the earlier cells of the group that differ
+    in one decision only, by their indexes, the objective and the times without service; all pairs of the group hold
+    together at 95 %. `may_be_best`: the study does not eliminate this cell. `recommended`: the study shows that it
+    is the best. `trials_to_distinguish`: how many trials would distinguish this cell from the one with the lowest
+    estimate; None where they are, or nothing follows. `targets`: the answers to the study's; `cheapest`: of its
+    group, this cell meets all of them at the lowest cost (`targets.py`)."""
 
     trials: Annotated[int, Field(ge=1)]
     partition_years: float
@@ -86,6 +94,9 @@ class CellEstimates:
     targets: tuple[TargetAnswer, ...] = ()
     cheapest: bool = False
     warnings: tuple[str, ...] = ()
+    controls: int = 0
+    correlation: float | None = None
+    gain: float | None = None
 
     def value(self, metric: str) -> float:
         """The estimate of the metric of that name, without its interval."""
@@ -158,7 +169,7 @@ class _Comparing:
     def __init__(self, plan: StudyPlan, cells: Sequence[CellSums], products_with: ProductsWith) -> None:
         pairs = zip(plan.cells, cells, strict=True)
         self.sizes = [assumed_sizes(cell.parameters, sums.changes) for cell, sums in pairs]
-        self._cells, self._metrics = cells, metrics_of(plan.functions)
+        self._cells, self._metrics = cells, metrics_of(plan)
         self._products_with: ProductsWith = cache(self._asked(products_with)) if plan.pairing else lambda _: {}
         self._references: set[int] = set()
 
@@ -209,7 +220,7 @@ class _Comparing:
                 products.get((index, metric.name)),
             )
             for metric in self._metrics
-            if not names or metric.name in names
+            if metric.estimator not in (PROBABILITY, MEAN) and (not names or metric.name in names)
         }
 
 
@@ -254,13 +265,17 @@ def _selected(
 def _single(plan: StudyPlan, asked: Cell, cell: CellSums, sizes: Mapping[str, float]) -> CellEstimates:
     """The numbers of a cell that need no other cell; `asked` is the cell in the plan."""
     scripted = plan.functions is not None
-    choice, metrics = choose(asked.parameters, scripted), metrics_of(plan.functions)
-    estimates = {metric.name: interval(metric, cell.sums[metric.name], sizes) for metric in metrics}
+    choice, metrics = choose(asked.parameters, scripted), metrics_of(plan)
+    estimates = {
+        metric.name: cluster_interval(metric, cell.sums[metric.name], sizes, asked.parameters.partitions)
+        for metric in metrics
+    }
     reasons = ((metric.name, degeneracy(cell.sums[metric.name])) for metric in metrics)
     warnings = [f"weights degenerate: {name}: {reason}" for name, reason in reasons if reason is not None]
     warnings += [sentence(asked.parameters, scripted)] if choice.falls_back else []
     if plan.precision is not None:
         warnings += filter(None, [shortfall(plan.precision, estimates[plan.precision.metric], cell.trials)])
+    with_controls = cell.controls.get(plan.objective)
     return CellEstimates(
         trials=cell.trials,
         partition_years=cell.partition_years,
@@ -268,6 +283,9 @@ def _single(plan: StudyPlan, asked: Cell, cell: CellSums, sizes: Mapping[str, fl
         estimates=estimates,
         failover_ms=cell.failover_ms,
         warnings=tuple(warnings),
+        controls=round(with_controls.runs) if with_controls else 0,
+        correlation=with_controls.correlation if with_controls else None,
+        gain=cell.sums[plan.objective].gain if with_controls else None,
     )
 
 

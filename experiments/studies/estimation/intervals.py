@@ -106,7 +106,7 @@ def effective_trials(sums: Sums, alpha: float = ALPHA) -> float:
     share = min(1.0, sums.ratio)
     variance = sums.variance / sums.exposure**2 * widening(sums.trials, alpha)
     if variance > 0.0 and sums.events:
-        variance = max(variance, 2.0 * share * share / sums.effective_sample_size * (1.0 - share))
+        variance = max(variance, 2.0 * share * share / (sums.effective_sample_size * sums.gain) * (1.0 - share))
     spread = share * (1.0 - share)
     return spread / variance if variance > 0.0 and spread > 0.0 else float(sums.trials)
 
@@ -137,13 +137,17 @@ def _unseen(metric: Metric, sums: Sums, sizes: Mapping[str, float], alpha: float
 
 
 def assumed_sizes(parameters: CellParameters, records: float = 1.0) -> dict[str, float]:
-    """The assumed mean size of an event, or length of an episode in years, by column. `records`: per trial."""
+    """The assumed mean size of an event, or length of an episode in years, by column. `records`: per trial.
+    Those of a cluster count for all of its partitions, in which exposure is measured."""
     detection_ms = (parameters.detection_ms or 0) + 1_000
     longest = sum(1.0 / down for down in range(1, parameters.replication_factor + 1))
     repair_ms = longest * parameters.longest_absence_ms + detection_ms
     years = dict.fromkeys((share.column for share in FRACTIONS.values()), repair_ms / YEAR_MS)
     years["stalled"] = detection_ms / YEAR_MS
-    return dict.fromkeys((metric.column for metric in METRICS), 1.0) | years | {"lost_records": records}
+    partitions = float(parameters.partitions)
+    of_cluster = {"incidents": partitions, "some_unwritable": partitions * years["unwritable"]}
+    sizes = dict.fromkeys((metric.column for metric in METRICS), 1.0) | years | {"lost_records": records}
+    return sizes if parameters.cluster is None else sizes | of_cluster
 
 
 LEVELS = {"p50": 0.5, "p99": 0.99}

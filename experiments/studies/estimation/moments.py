@@ -65,6 +65,7 @@ class Sums:
     `weight`, `weight_squares`, `largest_weight`: the sums of their weights and squared weights, and the largest.
     `size_squares`, `largest_size`: of the single events' contributions to x; an event contributes its weight, or its
     weight times the records lost. For a share of time they are 0: an episode's contribution is part of its trial's.
+    `gain`: by what factor controls have reduced the variance (`controlled.py`).
     """
 
     trials: int
@@ -80,6 +81,7 @@ class Sums:
     largest_weight: float
     size_squares: float = 0.0
     largest_size: float = 0.0
+    gain: float = 1.0
 
     @classmethod
     def of(cls, values: Numbers, exposures: Numbers, events: int | None = None) -> Sums:

@@ -13,11 +13,19 @@ The decision is a function of the first trials by number, whatever the number of
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from experiments.studies.design.study import Precision
+from experiments.studies.estimation.controlled import (
+    Controls,
+    coefficients,
+    controlled,
+    controlled_values,
+    folded,
+    total_of,
+)
 from experiments.studies.estimation.intervals import fraction_limits, rate_limits
 from experiments.studies.estimation.moments import Estimate, Numbers, Sums
 from experiments.studies.trace.metrics import FRACTIONS
@@ -34,22 +42,38 @@ SEEN_NOTHING_STEP = 2.0
 class LeadingTrials:
     """What the trials 0, 1, ... of a cell measured, up to the first that is missing: per trial the value of the metric
     that decides, the exposure (both weighted, times in partition-years), and the number of events or episodes. `size`:
-    the assumed size of one (`assumed_sizes`). `is_weighted`: of an estimator for rare events."""
+    the assumed size of one (`assumed_sizes`). `is_weighted`: of an estimator for rare events. `controls`: those of
+    the trials, where they have any."""
 
     values: Numbers
     exposures: Numbers
     events: Numbers
     size: float
     is_weighted: bool = False
+    controls: Controls | None = None
 
     def estimate(self, metric: str, trials: int) -> tuple[Estimate, float]:
         """The metric by the first `trials` trials, and its effective events; 0 where nothing was seen."""
-        sums = Sums.of(self.values[:trials], self.exposures[:trials], round(float(np.sum(self.events[:trials]))))
-        sums = sums.with_mean_weight(self.size) if self.is_weighted else sums
+        sums = self._sums(trials)
         limits = (fraction_limits if metric in FRACTIONS else rate_limits)(sums, self.size)
         spread = max(sums.variance, sums.size_squares if metric not in FRACTIONS else 0.0)
         effective = sums.value**2 / spread if spread > 0.0 else float(sums.events)
         return Estimate(sums.ratio, *limits), effective
+
+    def _sums(self, trials: int) -> Sums:
+        """What the first `trials` trials add up to, with their controls."""
+        values, exposures, events = (each[:trials] for each in (self.values, self.exposures, self.events))
+        number = round(float(np.sum(events)))
+        plain = Sums.of(values, exposures, number)
+        sums = plain = plain.with_mean_weight(self.size) if self.is_weighted else plain
+        if self.controls is not None:
+            controls = self.controls.first(trials)
+            folds = folded(values, exposures, events, controls)
+            found = Sums.of(controlled_values(values, controls, coefficients(folds)), exposures, number)
+            names = ("largest_weight", "size_squares", "largest_size")
+            found = replace(found, **{name: getattr(plain, name) for name in names})
+            sums = controlled(found, total_of(folds))
+        return sums
 
 
 def wanted_trials(precision: Precision, leading: LeadingTrials) -> int:

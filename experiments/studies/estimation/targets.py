@@ -33,6 +33,7 @@ from experiments.studies.design.targets import INCIDENTS, WRITABLE, Targets, wri
 from experiments.studies.estimation.intervals import limits
 from experiments.studies.estimation.moments import ALPHA, Sums, degeneracy
 from experiments.studies.trace.metrics import ACKNOWLEDGED_LOSS_RATE, BY_NAME, UNWRITABLE, Metric
+from experiments.studies.trace.metrics import INCIDENTS as INCIDENTS_OF_CLUSTER
 
 Answer = Literal["met", "missed", "not shown"]
 MOST_TRIALS = 1e12
@@ -82,11 +83,14 @@ class Measured:
 
 def measured(targets: Targets | None, params: CellParameters) -> list[Measured]:
     """The metrics that answer a cell's targets: the losses of all partitions of its cluster a year, whatever acks is,
-    and the share of time in which a write fails."""
+    of a whole cluster its incidents; and the share of time in which a write fails, on average over partitions."""
     found = {} if targets is None else targets.limits()
     losses, unwritable = BY_NAME[ACKNOWLEDGED_LOSS_RATE], BY_NAME[UNWRITABLE]
+    times = params.partitions
+    if params.cluster is not None:
+        losses, times = BY_NAME[INCIDENTS_OF_CLUSTER], 1
     return [
-        Measured(name, write_incidents(limit), losses, params.partitions, limit)
+        Measured(name, write_incidents(limit), losses, times, limit)
         if name == INCIDENTS
         else Measured(WRITABLE, write_writable(limit), unwritable, 1.0, float(f"{1.0 - limit:.12g}"))
         for name, limit in found.items()

@@ -128,10 +128,9 @@ class BiasedTimeline:
         self._rejoins = params.catch_up is not None or params.restart_time_ms > 0
         self._absences = Absences(params.catch_up)
         self._transitions = transitions_of(params)
-        sources = (found.source for found in self._transitions if found.source is not None)
-        self._draws = {source.name: Draws(f"biased/{source.name}", seed) for source in sources}
+        self._draws: dict[str, Draws] = {}
         self._replicas = [frozenset(replicas) for replicas in sorted(set(map(tuple, placement)))]
-        self._random = Random(f"{seed}/biased")
+        self._random, self._seed, self._cycle = Random(), seed, 0
         self._may_bias = bias
         self._starts_ms: dict[NodeId, int] = {}
         self._ends_ms: dict[NodeId, int] = {}
@@ -140,7 +139,11 @@ class BiasedTimeline:
         self._begin_cycle(0)
 
     def _begin_cycle(self, at_ms: int) -> None:
-        """The regeneration state from `at_ms` on: nothing drawn yet, weight 1."""
+        """The regeneration state from `at_ms` on: nothing drawn yet, weight 1. Each cycle has random streams of its
+        own, so that cycle k of a seed has the same failures in all that runs through it, whatever came before."""
+        self._random.seed(f"{self._seed}/biased/{self._cycle}")
+        self._draws.clear()
+        self._cycle += 1
         self._biased = self._may_bias
         self._changed_ms = self._exposed_until_ms = at_ms
         self._log_weight, self._rate, self._forced = 0.0, 0.0, 0.0
@@ -306,7 +309,7 @@ class BiasedTimeline:
             outages = [Outage(at_ms, at_ms, found.brokers[0], "unclean", "broker")]
             down, together = self._repair, False
         else:
-            outages = list(found.source.strike(at_ms, self._draws[found.source.name]))
+            outages = list(found.source.strike(at_ms, self._draws_of(found.source.name)))
             down, together = found.source.down, found.source.together
         ends_bias = self._ends_bias(self._ends_ms.keys() | {outage.broker for outage in outages})
         number = min(1, len(outages)) if together else len(outages)
@@ -319,6 +322,12 @@ class BiasedTimeline:
             outages[index] = outage._replace(kind=kind, up_ms=outage.down_ms + lengths_ms[0 if together else index])
             log_ratio += kind_log_ratio
         return outages, log_ratio
+
+    def _draws_of(self, source: str) -> Draws:
+        """The random streams of a source in the present cycle."""
+        if source not in self._draws:
+            self._draws[source] = Draws(f"biased/{source}/{self._cycle}", self._seed)
+        return self._draws[source]
 
     def _chances(self, alive: list[Transition]) -> list[float]:
         """The probabilities of the transitions under the bias; they add up to 1."""

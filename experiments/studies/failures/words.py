@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.estimator import sentence as estimator_sentence
+from experiments.studies.design.impairments import Isolation, Pause
 from experiments.studies.design.model import YEAR_MS, CellParameters
 from experiments.studies.design.placement import rack_sizes
 from experiments.studies.design.presets import PRESETS
@@ -13,6 +14,20 @@ from experiments.studies.design.recorded import RecordedFailures
 from experiments.support.fields import BYTES, BYTES_PER_SECOND
 from protocol.features import Generation
 
+_DOMAINS = {"rack": "a rack", "cluster": "the cluster"}
+_UNITS_OF = {"broker": "a year and broker", "rack": "a year and rack", "cluster": "a year"}
+_PEERS = {
+    "others": "the other brokers and the controllers",
+    "brokers": "the other brokers",
+    "controllers": "the controllers",
+    "clients": "the clients",
+    "all": "all other nodes",
+}
+_LOST = {
+    "both": "messages from and to {} are lost",
+    "in": "messages from {} are lost",
+    "out": "messages to {} are lost",
+}
 _UNITS = {"year": YEAR_MS, "day": 86_400_000, "hour": 3_600_000, "minute": 60_000, "second": 1_000, "millisecond": 1}
 
 
@@ -21,7 +36,7 @@ def assumptions(params: CellParameters, function: str | None = None) -> list[str
     script's function that replaces the failures of the parameters."""
     sentences = [*_settings(params), *_racks(params)]
     if function is None:
-        drawn = (_preset, _own_failures, _kinds, _power, _bursts, _restarts)
+        drawn = (_preset, _own_failures, _kinds, _power, _bursts, _restarts, _impairments)
         sentences += [sentence for part in drawn for sentence in part(params)]
     else:
         sentences.append(f"All failures come from the function {function} of the study's script.")
@@ -125,6 +140,9 @@ def _flush(params: CellParameters) -> Iterator[str]:
 
 
 def _racks(params: CellParameters) -> Iterator[str]:
+    if params.cluster is not None:
+        yield f"The cluster has {params.cluster.words()}, in {_counted(params.racks, 'rack')}."
+        return
     if params.racks == 1:
         return
     sizes = sorted(set(rack_sizes(params)))
@@ -153,7 +171,20 @@ def _power(params: CellParameters) -> Iterator[str]:
                 "once, unclean; each loses its unflushed records with probability "
                 f"{params.tail_lost_with_power:g}, also where its process was down already. {back}."
             )
-    if all(rate == 0 for rate, *_ in each) and params.burst is None and params.failures is None:
+    for cause in params.power:
+        loss = params.tail_lost_with_power if cause.loss is None else cause.loss
+        back = (
+            "Each broker is started again on its own"
+            if cause.down is None
+            else f"All are back after {_time(cause.down)}"
+        )
+        yield (
+            f"Power events ({cause.name}) end all brokers of {_DOMAINS[cause.of]} at once, unclean, "
+            f"{_times(cause.per_year)} {_UNITS_OF[cause.of]}; each loses its unflushed records with probability "
+            f"{loss:g}. {back}."
+        )
+    shared = (params.power, params.burst, params.failures, *(c.of != "broker" for c in params.impairments))
+    if all(rate == 0 for rate, *_ in each) and not any(shared):
         yield "There are no correlated failures."
 
 
@@ -180,6 +211,29 @@ def _restarts(params: CellParameters) -> Iterator[str]:
             f"Every {_about(rolling.every_ms)} each broker in turn is shut down in a controlled way for "
             f"{_about(rolling.down_ms)}; the next one follows {_about(rolling.pause_ms)} after the former was started, "
             "whatever the state of the cluster is."
+        )
+
+
+def _impairments(params: CellParameters) -> Iterator[str]:
+    for cause in params.impairments:
+        said = f"{_times(cause.per_year)} {_UNITS_OF[cause.of]}, for {_time(cause.duration)}"
+        who = "Each broker" if cause.of == "broker" else f"All brokers of {_DOMAINS[cause.of]}"
+        verb = "is" if cause.of == "broker" else "are"
+        if isinstance(cause, Isolation):
+            lost = _LOST[cause.direction].format(_PEERS[cause.peers])
+            together = "" if cause.of == "broker" else "; they reach each other"
+            yield f"{who} {verb} isolated ({cause.name}) {said}: {lost}{together}."
+        elif isinstance(cause, Pause):
+            yield f"{who} {verb} paused ({cause.name}) {said}: the process takes no input, and loses none."
+        else:
+            yield (
+                f"{who} {verb} without a disk that takes anything ({cause.name}) {said}: what is to be appended to the "
+                "logs waits until the end; heartbeats and reads go on, and so does the metadata log."
+            )
+    if params.impairments:
+        yield (
+            "An isolation or a slow disk lasts through a restart of the broker, a pause ends with the process. "
+            "Controllers do not fail and are not isolated from each other."
         )
 
 
@@ -220,6 +274,10 @@ def _start(params: CellParameters) -> Iterator[str]:
     is_stationary = params.start == "stationary"
     long_run = "A trial measures the long run: failures begin long before it, and a warm-up is not measured."
     yield long_run if is_stationary else "A trial begins with all brokers up."
+
+
+def _times(rate: float) -> str:
+    return f"{rate:g} time{'s' * (rate != 1.0)}"
 
 
 def _time(distribution: Distribution) -> str:

@@ -104,10 +104,10 @@ def layout_in(text: str, source: str, racks: Mapping[int, str] | None = None) ->
         if "isray_layout" not in raw:
             return layout_of(_moved(raw, source))
         return _imported(raw, source, racks or {})
-    raw = parse_yaml_mapping(text, source, FORM)
-    if "isray_layout" not in raw:
-        raise InputError(source, "", f"a mapping with {', '.join(map(str, list(raw)[:3]))}", FORM)
-    return _imported(raw, source, racks or {})
+    if "isray_layout" not in text:
+        first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+        raise InputError(source, "line 1", shown(first) if first else "no line", FORM)
+    return _imported(parse_yaml_mapping(text, source, FORM), source, racks or {})
 
 
 def _json(text: str, source: str) -> dict[str, object]:

@@ -55,7 +55,7 @@ def analyze(out: Location, progress: Progress = SILENT, spark: SparkOptions = LO
             progress.show("starting Spark")
             run_pipeline(work, spark, progress)
         with local_copy(place, traces=False) as folder:
-            return read_cells(folder, record.study.cells, metrics_of(record.study.functions))
+            return read_cells(folder, record.study.cells, metrics_of(record.study))
 
 
 def check_master(master: str) -> None:

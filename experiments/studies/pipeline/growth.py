@@ -177,7 +177,8 @@ def _grouped(
 
 def reweighting_of(study: StudyPlan, rows: pa.Table) -> list[Reweighting | None]:
     """What `estimation/growth.py` needs of each cell of the study, from all rows of the table; None for cells whose
-    trials are no plain sequence of cycles (splitting), or whose failures are drawn by a function of a script."""
+    trials are no plain sequence of cycles (splitting), whose failures are drawn by a function of a script, or whose
+    losses count in incidents of a cluster."""
     found = defaultdict[int, dict[str, dict[str, Harms]]](lambda: {INCIDENTS: {}, WRITABLE: {}})
     frame = rows.to_pandas().sort_values(["cell", "cause", "what", "trial", "events"], kind="stable")
     for (cell, cause), each in frame.groupby(["cell", "cause"], sort=True):
@@ -192,7 +193,9 @@ def reweighting_of(study: StudyPlan, rows: pa.Table) -> list[Reweighting | None]
     is_drawn = study.functions is not None and study.functions.failure_model is not None
     return [
         None
-        if is_drawn or choose(cell.parameters, study.functions is not None).estimator == "splitting"
+        if is_drawn
+        or cell.parameters.cluster is not None
+        or choose(cell.parameters, study.functions is not None).estimator == "splitting"
         else Reweighting(model_of(cell.parameters).causes, found[cell.index])
         for cell in study.cells
     ]

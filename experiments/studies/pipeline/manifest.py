@@ -20,7 +20,7 @@ from experiments.studies.sweeps.storage import Store
 from experiments.studies.trials.batch import Batch
 
 NAME = "silver/manifest.json"
-VERSION = 6
+VERSION = 7
 """Of the tables of `silver/`; one more whenever a table or the meaning of a column changes."""
 FILE_BYTES = 128 * 2**20
 """The size that files of silver are meant to have."""

@@ -53,9 +53,11 @@ def conform(frame: DataFrame, columns: Columns) -> DataFrame:
 
 
 def trial_columns(metrics: tuple[str, ...]) -> Columns:
-    """`silver/trials`: one row per trial; a struct for each of the metrics."""
+    """`silver/trials`: one row per trial; its controls as in `trials/`, and a struct for each of the metrics."""
     exposures = {"partitions": "int", "partition_years": "double", "exposure": "double", "states": "bigint"}
-    return {"cell": "int", "trial": "int"} | exposures | dict.fromkeys(metrics, _METRIC)
+    controls = {"controls": "int", "control_exposure": "double", "control_exposure_mean": "double"}
+    lists = dict.fromkeys(("control", "control_mean"), "array<double>")
+    return {"cell": "int", "trial": "int"} | exposures | controls | lists | dict.fromkeys(metrics, _METRIC)
 
 
 TYPES: Final = {
@@ -65,6 +67,7 @@ TYPES: Final = {
     "boolean": pa.bool_(),
     "string": pa.string(),
     "array<string>": pa.list_(pa.string()),
+    "array<double>": pa.list_(pa.float64()),
 }
 """The types of Arrow, by those of Spark."""
 METRIC_FIELDS: Final = tuple(_TABLES.metric)

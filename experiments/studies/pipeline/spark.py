@@ -20,8 +20,11 @@ from typing import TypeVar
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+from experiments.studies.design.estimator import choose
 from experiments.studies.design.study import metrics_of
 from experiments.studies.estimation import why
+from experiments.studies.estimation.clusters import cluster_document
+from experiments.studies.estimation.controlled import controlled, total_of
 from experiments.studies.estimation.estimates import CellSums, FailoverTimes, estimate_cells
 from experiments.studies.estimation.growth import Reweighting
 from experiments.studies.estimation.moments import Sums
@@ -29,6 +32,7 @@ from experiments.studies.estimation.pairs import Products
 from experiments.studies.estimation.times import CATCH_UP, FAILOVER, KINDS, RECOVERED, Quantiles, measured_document
 from experiments.studies.pipeline import gold, manifest
 from experiments.studies.pipeline.bronze import Checked, check_batches, listed, run_folder, write_tables
+from experiments.studies.pipeline.controls import control_sums, controlled_trials
 from experiments.studies.pipeline.growth import TABLE as HARMS
 from experiments.studies.pipeline.growth import reweighting_of
 from experiments.studies.pipeline.options import GOLD, READING, SILVER_STAGE, report
@@ -62,7 +66,7 @@ class Work:
     @property
     def metrics(self) -> tuple[str, ...]:
         """The names of the study's metrics."""
-        return tuple(metric.name for metric in metrics_of(self.record.study.functions))
+        return tuple(metric.name for metric in metrics_of(self.record.study))
 
     def seed_of(self, cell: int, trial: int) -> int:
         """The seed of a trial."""
@@ -169,7 +173,7 @@ def _silver(spark: SparkSession, work: Work, name: str, runs: Sequence[int]) -> 
 
 def _write_gold(spark: SparkSession, work: Work, runs: Sequence[int], bad: Sequence[Checked]) -> None:
     """Writes `gold/`, `cells.json` last."""
-    per_trial = _silver(spark, work, "trials", runs)
+    study, per_trial = work.record.study, _silver(spark, work, "trials", runs)
     times = _times(spark, work, runs).cache()
     placed = gold.places(times).cache()
     with _gold_folder(work) as (store, root):
@@ -178,6 +182,9 @@ def _write_gold(spark: SparkSession, work: Work, runs: Sequence[int], bad: Seque
             frame.coalesce(1).write.mode("overwrite").parquet(f"{root}/{name}")
             return spark.read.schema(frame.schema).parquet(f"{root}/{name}")
 
+        with_controls = [choose(cell.parameters, study.functions is not None).estimator for cell in study.cells]
+        folds = control_sums(per_trial) if "multifidelity" in with_controls else {}
+        per_trial = controlled_trials(per_trial, folds)
         by_cell = defaultdict[int, list[Row]](list)
         for row in stored(gold.per_cell(per_trial, work.metrics), "cells").collect():
             by_cell[row["cell"]].append(row)
@@ -187,7 +194,9 @@ def _write_gold(spark: SparkSession, work: Work, runs: Sequence[int], bad: Seque
         for cell, (row, *others) in sorted(by_cell.items()):
             sums = {each["metric"]: _read(each, Sums) for each in (row, *others)}
             failovers, changes = found_times.get((cell, FAILOVER), NONE), row["states"] / row["partitions"]
-            cells.append(CellSums(row["trials"], row["years"], sums, failovers, changes))
+            controls = {metric: total_of(each) for (index, metric), each in folds.items() if index == cell}
+            sums |= {metric: controlled(sums[metric], each) for metric, each in controls.items()}
+            cells.append(CellSums(row["trials"], row["years"], sums, failovers, changes, controls))
 
         def products_with(reference: int) -> dict[tuple[int, str], Products]:
             found = stored(gold.products(per_trial, reference, work.metrics), f"pairs/reference={reference}").collect()
@@ -202,6 +211,7 @@ def _write_gold(spark: SparkSession, work: Work, runs: Sequence[int], bad: Seque
         attributed = why.attributions((row.asDict() for row in reasons), work.seed_of)
         documents = [
             values.document(cell.swept)
+            | cluster_document(cell.parameters, values.estimates)
             | {f"{kind}_ms": asdict(found_times.get((cell.index, kind), NONE)) for kind in KINDS if kind != FAILOVER}
             | measured_document(observed[cell.index])
             | {"reasons": why.documents(attributed[cell.index])}
@@ -245,8 +255,8 @@ T = TypeVar("T", Sums, Products)
 
 
 def _read(row: Row, kind: type[T]) -> T:
-    """The dataclass whose fields are columns of the row."""
-    return kind(**{field.name: row[field.name] for field in fields(kind)})
+    """The dataclass with the row's columns as its fields."""
+    return kind(**{field.name: row[field.name] for field in fields(kind) if field.name in row})
 
 
 PARTITION = ("cell", "trial", "partition")

@@ -52,12 +52,12 @@ def tables_of(record: StudyRecord) -> dict[str, Table]:
     models = (growth.model_of(cell.parameters) for cell in study.cells)
     harms = partial(growth.harms, dict(zip(record.cells, models, strict=False)))
     custom = () if study.functions is None else study.functions.metrics
-    names = tuple(metric.name for metric in metrics_of(study.functions))
+    names = tuple(metric.name for metric in metrics_of(study))
     found = {name: Table(SILVER[name], rows) for name, rows in _ROWS.items()}
     found[growth.TABLE] = Table(SILVER[growth.TABLE], harms)
     if study.has_consumer:
         found["reads"] = Table(READS, records.reads)
-    return found | {"trials": Table(trial_columns(names), partial(per_trial, custom=custom))}
+    return found | {"trials": Table(trial_columns(names), partial(per_trial, custom=custom, topics=study.topics))}
 
 
 def readme(record: StudyRecord) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from experiments.studies.design.study import MetricDeclaration
+from experiments.studies.pipeline.incidents import of_cluster
 from experiments.studies.pipeline.rows import Trace, Values
 from experiments.studies.pipeline.schemas import METRIC_FIELDS, table, trial_columns
 from experiments.studies.trace.kinds import State
@@ -64,12 +65,14 @@ Measures = dict[str, Values]
 """The fields of `schemas.METRIC_FIELDS`, of every trial."""
 
 
-def per_trial(trace: Trace, custom: Sequence[MetricDeclaration] = ()) -> pa.Table:
+def per_trial(trace: Trace, custom: Sequence[MetricDeclaration] = (), topics: tuple[str, ...] = ()) -> pa.Table:
     """One row per trial with the columns of `schemas.trial_columns`: partition_years, exposure, the number of `state`
-    rows, and for each metric, those of a script (`custom`) too, its value (weighted; a share of time is measured in
-    partition-years), the number of events or episodes, and the sums and maxima of their weights and sizes."""
+    rows, the controls, and for each metric, those of a script (`custom`) and of a cluster and its `topics` too, its
+    value (weighted; a share of time is measured in partition-years), the number of events or episodes, and the sums and
+    maxima of their weights and sizes."""
     exposure, shares = _shares(trace)
-    metrics = shares | _rates(trace) | _custom(trace, custom, exposure)
+    clusters = {} if trace.cluster is None else of_cluster(trace, trace.cluster, exposure, topics)
+    metrics = shares | _rates(trace) | clusters | _custom(trace, custom, exposure)
     count = len(trace.trials)
     states = np.bincount(trace.rows.of_kinds(State)["trial"] - trace.first, minlength=count)
     columns = {
@@ -79,11 +82,13 @@ def per_trial(trace: Trace, custom: Sequence[MetricDeclaration] = ()) -> pa.Tabl
         "exposure": exposure,
         "states": states,
     }
+    controls = ("controls", "control_exposure", "control_exposure_mean", "control", "control_mean")
+    columns |= {name: trace.trials[name].combine_chunks() for name in controls}
     structs = {
         name: pa.StructArray.from_arrays([pa.array(measures[field]) for field in METRIC_FIELDS], METRIC_FIELDS)
         for name, measures in metrics.items()
     }
-    names = (*(metric.name for metric in METRICS), *(metric.name for metric in custom))
+    names = (*(metric.name for metric in METRICS), *clusters, *(metric.name for metric in custom))
     return table(trial_columns(names), trace.cell, columns.__getitem__, **structs)
 
 

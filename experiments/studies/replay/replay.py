@@ -13,7 +13,7 @@ from experiments.engines.port import Violation
 from experiments.engines.sim.engine import kept_metadata
 from experiments.engines.sim.memory import rare_collections
 from experiments.explorer.assemble import run_of_journal
-from experiments.explorer.recorder import INVARIANT, Journal, SimRecorder
+from experiments.explorer.recorder import INVARIANT, Journal, SimRecorder, What
 from experiments.explorer.run import Run
 from experiments.story.render import Line
 from experiments.studies.design.estimator import choose
@@ -28,7 +28,7 @@ from experiments.studies.trials.estimators import trial_to_replay
 from experiments.studies.trials.trial import Trial
 from experiments.support.errors import InputError
 from protocol.events.controller import PartitionChanged
-from protocol.ids import node_name
+from protocol.ids import NodeId, TimeMs, node_name
 
 KEPT = 100_000
 """Entries that are kept while a trial runs; a loss whose beginning is further back is shown without it."""
@@ -85,6 +85,10 @@ class _UntilLoss(SimRecorder):
     def __init__(self, trial: Trial, loss: int) -> None:
         self.losses, self._loss = _Losses(trial), loss
         super().__init__(trial.cluster, (), self.losses, KEPT)
+
+    def _append(self, time_ms: TimeMs, node: NodeId, what: What) -> int:
+        """Nothing is added once there is enough: in a large cluster the loss would soon be among what is dropped."""
+        return self.count if self._has_enough() else super()._append(time_ms, node, what)
 
     def _has_enough(self) -> bool:
         numbers = self.violation_numbers

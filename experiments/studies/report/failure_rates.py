@@ -34,11 +34,14 @@ def failure_rates(name: str, params: CellParameters, source: str = "") -> Failur
     sizes, mttf, burst = rack_sizes(params), params.broker_mttf, params.burst
     own = 0.0 if mttf is None else YEAR_MS / (mttf.mean_ms + params.broker_mttr.mean_ms)
     bursts = 0.0 if burst is None else burst.events_per_year(sizes) * burst.struck_of(sizes) / params.brokers
+    named = sum(cause.per_year for cause in params.power)
     power = params.power_events_per_year + params.rack_power_events_per_year
     unclean = (own + bursts) * params.unclean_probability
     disk = unclean * params.disk_loss_probability
     lost = (unclean - disk) * params.tail_loss_probability + power * params.tail_lost_with_power
-    return FailureRates(name, own + bursts + power, lost, disk, params.broker_mttr.mean_ms, source)
+    tail = params.tail_lost_with_power
+    lost += sum(cause.per_year * (tail if cause.loss is None else cause.loss) for cause in params.power)
+    return FailureRates(name, own + bursts + power + named, lost, disk, params.broker_mttr.mean_ms, source)
 
 
 def beside_published(named: Sequence[tuple[str, CellParameters]]) -> list[FailureRates]:

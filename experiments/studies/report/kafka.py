@@ -98,7 +98,7 @@ def _written(params: CellParameters) -> dict[str, tuple[str, str, str] | None]:
         if flush is None
         else (f"flush.ms={flush}", "topic", IN_ALL),
         "placement": (placed[params.placement], "brokers, before topics are created", IN_ALL)
-        if params.racks > 1
+        if params.racks > 1 and params.cluster is None
         else None,
         "cluster": None
         if params.cluster is None

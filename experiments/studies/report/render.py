@@ -37,7 +37,19 @@ from experiments.studies.report.targets import target_name, target_rows
 from experiments.studies.sweeps.output import StudyRecord, read_record
 from experiments.studies.sweeps.staging import LOSS_PAGE, REPORT
 from experiments.studies.sweeps.storage import Location, store_at
-from experiments.studies.trace.metrics import BY_NAME, CAUSES, FRACTION, METRICS, RATES
+from experiments.studies.trace.metrics import (
+    BY_NAME,
+    CAUSES,
+    CLUSTER_METRICS,
+    FRACTION,
+    FRACTIONS,
+    INCIDENTS,
+    METRICS,
+    RATES,
+    Metric,
+    of_topic,
+)
+from experiments.studies.trace.schema import YEAR_MS
 from experiments.support.atomic import write_text
 from experiments.support.errors import InputError
 from experiments.support.templates import templates
@@ -104,7 +116,7 @@ def write_report(out: Path, source: Location | None = None) -> Path:
     `source`: where the trials are, if not in `out`. Raises InputError if `out` holds no analysed study."""
     record = read_record(out)
     path = out / REPORT
-    cells = read_cells(out, record.study.cells, metrics_of(record.study.functions))
+    cells = read_cells(out, record.study.cells, metrics_of(record.study))
     trials = store_at(out if source is None else source)
     found = groups(record.study, cells)
     names = {record.cells[setting.index]: setting.full_name for group in found for setting in group.settings}
@@ -202,7 +214,9 @@ def _tables(study: StudyPlan, found: Sequence[Group]) -> dict[str, object]:
     # Where acks is always all, acks=1 loses nothing and acknowledged losses are those.
     has_other_acks = any(cell.parameters.acks != "all" for cell in study.cells)
     repeated = set() if has_other_acks else {"acks_1_loss_rate", "acknowledged_loss_rate"} - {study.objective}
-    metrics = [each for each in metrics_of(study.functions) if each.name not in repeated and each not in CAUSES]
+    found_metrics = metrics_of(study)
+    topics = [each for each in found_metrics if each.name in map(of_topic, study.topics)]
+    metrics = [each for each in found_metrics if each.name not in repeated and each not in (*CAUSES, *topics)]
     rows = [row for group in found for row in tradeoffs.trade_offs(study, group)]
     return {
         "settings": settings,
@@ -222,8 +236,24 @@ def _tables(study: StudyPlan, found: Sequence[Group]) -> dict[str, object]:
         and any(0.0 < setting.estimates.value(study.objective) < BEYOND_THE_MODEL for setting in settings),
         "has_immediate_catch_up": all(cell.parameters.catch_up is None for cell in study.cells),
         "objective_is_rate": study.objective in RATES,
+        **_whole_cluster(study, topics),
         "warnings": words.warnings({setting.full_name: setting.estimates.warnings for setting in settings}),
         "cluster_sizes": (100, 1_000, 10_000, 100_000),
+    }
+
+
+def _whole_cluster(study: StudyPlan, topics: Sequence[Metric]) -> dict[str, object]:
+    """What the page says of whole clusters."""
+    clusters = [cell.parameters.cluster for cell in study.cells]
+    names = {topic for cluster in clusters if cluster is not None for topic in cluster.topics}
+    return {
+        "cluster_metrics": CLUSTER_METRICS,
+        "topic_metrics": topics,
+        "topics_left_out": len(names) - len(topics),
+        "has_short_trials": any(cell.parameters.duration_ms < YEAR_MS for cell in study.cells),
+        "objective_is_incidents": study.objective == INCIDENTS,
+        "fractions_of_partitions": set(FRACTIONS),
+        "has_other_acks": any(each.acks != "all" for cluster in clusters if cluster for each in cluster.classes),
     }
 
 

@@ -33,13 +33,15 @@ from experiments.studies.report.words import (
     capitalised,
     cell_name,
     counted,
+    in_words,
     listed,
     minutes,
     number,
     rounded,
+    signed_number,
     times,
 )
-from experiments.studies.trace.metrics import BY_NAME, FRACTION, Metric
+from experiments.studies.trace.metrics import BY_NAME, CLUSTER_RATE, FRACTION, RATE, Metric
 from protocol.kafka_release import GENERATION_RELEASES
 
 Kind = Literal["decided", "equal", "undecided", "described"]
@@ -382,7 +384,9 @@ def _quantity(metric: Metric, setting: Setting) -> Sentence:
 
 
 def _unit(metric: Metric) -> Sentence:
-    return (" a year",) if metric.estimator is FRACTION else (" ", PER_PARTITION)
+    if metric.estimator in (FRACTION, CLUSTER_RATE):
+        return (" a year",)
+    return (" ", PER_PARTITION)
 
 
 def _limit(metric: Metric, value: Estimate) -> Sentence:
@@ -390,7 +394,7 @@ def _limit(metric: Metric, value: Estimate) -> Sentence:
 
 
 def _high(metric: Metric, value: Estimate) -> str | Rate:
-    return minutes(value.ci_high) if metric.estimator is FRACTION else Rate(value.ci_high)
+    return Rate(value.ci_high) if metric.estimator is RATE else in_words(metric)(value.ci_high)
 
 
 def _value(metric: Metric, value: Estimate) -> Sentence:
@@ -404,5 +408,9 @@ def _value(metric: Metric, value: Estimate) -> Sentence:
 def _interval(metric: Metric, found: Estimate | Difference, *, signed: bool = False) -> Sentence:
     if metric.estimator is FRACTION:
         return (_with_limits(found, signed=signed),)
-    estimate, low, high = (Rate(value, signed) for value in (found.estimate, found.ci_low, found.ci_high))
-    return (estimate, " (", low, " to ", high, ")")
+    limits = (found.estimate, found.ci_low, found.ci_high)
+    if metric.estimator is CLUSTER_RATE:
+        estimate, low, high = ((signed_number if signed else number)(value) for value in limits)
+        return (f"{estimate} ({low} to {high})",)
+    rates = [Rate(value, signed) for value in limits]
+    return (rates[0], " (", rates[1], " to ", rates[2], ")")

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from experiments.engines.ray.session import ray_session
 from experiments.studies.design.estimator import choose, fallbacks
 from experiments.studies.design.study import Cell, StudyPlan
+from experiments.studies.estimation.controlled import Controls
 from experiments.studies.estimation.intervals import assumed_sizes
 from experiments.studies.estimation.stopping import LeadingTrials, wanted_trials
 from experiments.studies.sweeps.batches import committed, disjoint, read_trials, remove_leftovers
@@ -35,7 +36,7 @@ from experiments.studies.sweeps.nodes import LOOK_S, Nodes, WorkersLost
 from experiments.studies.sweeps.output import StudyRecord, claim, current_versions, exclusive, record_versions
 from experiments.studies.sweeps.schedule import FIRST_BATCH_TRIALS, CellWork, Schedule, Values
 from experiments.studies.sweeps.storage import Folder, Location, StorageFailed, Store, store_at
-from experiments.studies.sweeps.worker import Job, Summary, run_and_commit, values_of
+from experiments.studies.sweeps.worker import COLUMNS, Job, Summary, run_and_commit, values_of
 from experiments.studies.trace.metrics import BY_NAME
 from experiments.studies.trials.batch import Batch, FunctionFailed, Trial, TrialFailed
 from experiments.support.errors import InputError
@@ -56,10 +57,11 @@ def trials_needed(study: StudyPlan, cell: Cell, values: Values) -> int:
     """How many trials the cell needs, by the values of its first trials in order of their numbers."""
     if study.precision is None:
         return study.max_trials
-    value, exposure, events = values.reshape(-1, 3).T
+    value, exposure, events, *controls = values.reshape(-1, COLUMNS).T
     size = assumed_sizes(cell.parameters)[BY_NAME[study.precision.metric].column]
-    is_weighted = choose(cell.parameters, study.functions is not None).estimator != "plain"
-    return wanted_trials(study.precision, LeadingTrials(value, exposure, events, size, is_weighted))
+    choice = choose(cell.parameters, study.functions is not None)
+    found = Controls(*controls) if choice.estimator == "multifidelity" else None
+    return wanted_trials(study.precision, LeadingTrials(value, exposure, events, size, choice.is_weighted, found))
 
 
 def sweep(

@@ -23,6 +23,7 @@ from experiments.studies.sweeps.batches import commit
 from experiments.studies.sweeps.output import RECORD
 from experiments.studies.sweeps.schedule import Values
 from experiments.studies.sweeps.storage import StorageFailed, Store
+from experiments.studies.trace.kinds import CONTROLLED
 from experiments.studies.trials.batch import Batch, FunctionFailed, Trial, run_batch
 
 
@@ -71,9 +72,18 @@ def run_and_commit(job: Job, parameters: CellParameters, batch: Batch) -> Summar
 
 def values_of(trials: pa.Table, column: str) -> Values:
     """What a table of trials holds for the stopping rule: a row per trial in the order of their numbers, with the value
-    in `column`, the exposure and the number of events."""
-    names = (column, "exposure", f"{column}_events")
-    return np.column_stack([trials[name].to_numpy().astype(np.float64) for name in names])
+    in `column`, the exposure, the number of events, and the columns of `controlled.Controls`."""
+    names = (column, "exposure", f"{column}_events", "controls", "control_exposure", "control_exposure_mean")
+    found = [trials[name].to_numpy().astype(np.float64) for name in names]
+    index = CONTROLLED.index(column) if column in CONTROLLED else -1
+    for name in ("control", "control_mean"):
+        each = (values[index] if values and index >= 0 else 0.0 for values in trials[name].to_pylist())
+        found.append(np.fromiter(each, np.float64, len(trials)))
+    return np.column_stack(found)
+
+
+COLUMNS = 8
+"""Numbers of a trial that the stopping rule needs."""
 
 
 @lru_cache(maxsize=8)

@@ -122,6 +122,7 @@ def loss_rate(params: CellParameters) -> float | None:
         and params.replication_factor == params.brokers == params.racks
         and all(each is None for each in (params.detection_ms, params.rolling_restart, params.slow, params.failures))
         and params.reassignments is None
+        and not (params.impairments or params.power)
         and (params.burst is None or params.burst.size == params.brokers == 2)
     )
     if not is_covered:

@@ -331,12 +331,36 @@ class Stamped(NamedTuple):
         return TraceRow._make(LAYOUTS[type(self.what)].values(self))
 
 
+CONTROLLED: Final = (
+    "losses",
+    "lost_records",
+    "acknowledged_losses",
+    "offline",
+    "refuses",
+    "unwritable",
+    "unclean_recoveries",
+)
+"""The columns of the metrics that have a control. Those of lost records and of losses whatever acks is are losses."""
+
+
+class ControlResult(NamedTuple):
+    """The controls of a trial (`trials/multifidelity.py`). `exposure`, `values`: of the one with the trial's failures,
+    by `CONTROLLED`; `exposure_mean`, `means`: of `runs` others."""
+
+    runs: int
+    exposure: float
+    exposure_mean: float
+    values: tuple[float, ...]
+    means: tuple[float, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class TrialResult:
     """What a trial returns: its trace in time order, and hash and number of events of the engine's full event trace.
 
     `custom`: the values of a script's metrics, in their order (`scripting/functions.py`). `unseen`: failures without
     rows, those before the trial and those of brokers that were down, each with the number of rows before it.
+    `controls`: of a trial in multi-fidelity estimation.
     """
 
     rows: list[Stamped]
@@ -344,6 +368,7 @@ class TrialResult:
     events: int
     custom: tuple[float, ...] = ()
     unseen: list[tuple[int, Observation]] = field(default_factory=list, repr=False)
+    controls: ControlResult | None = field(default=None, repr=False)
 
 
 class TraceError(AssertionError):

@@ -37,7 +37,13 @@ RATE = Estimator(
 FRACTION = Estimator(
     "share of time", "Clopper-Pearson on the effective sample size (Korn-Graubard) with t, widened for few episodes"
 )
-ESTIMATORS = {"rate": RATE, "fraction": FRACTION}
+CLUSTER_RATE = Estimator("per cluster-year", RATE.interval)
+PROBABILITY = Estimator("of a year", "Clopper-Pearson on the effective number of trials (Korn-Graubard)")
+MEAN = Estimator("partitions", "Student's t over the incidents")
+ESTIMATORS = {
+    **{"rate": RATE, "fraction": FRACTION, "cluster_rate": CLUSTER_RATE},
+    **{"probability": PROBABILITY, "mean": MEAN},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +76,26 @@ WRITABLE = "writable_fraction"
 ACKNOWLEDGED_LOSS_RATE = "acknowledged_loss_rate"
 """The rate of losses that compares cells of different acks."""
 METRICS = declared(tuple[Metric, ...], __file__, "metrics.yaml")
-BY_NAME = {metric.name: metric for metric in METRICS}
+CLUSTER_METRICS = declared(tuple[Metric, ...], __file__, "clusters.yaml")
+"""Those of whole clusters alone."""
+BY_NAME = {metric.name: metric for metric in (*METRICS, *CLUSTER_METRICS)}
+INCIDENTS, SOME_UNWRITABLE = "incidents_per_year", "some_unwritable_fraction"
+
+
+def of_topic(topic: str) -> str:
+    """The name of the metric of a topic: the share of time in which it cannot be written."""
+    return f"{UNWRITABLE}_of_{topic}"
+
+
+def topic_metric(topic: str) -> Metric:
+    """The share of time in which any partition of the topic cannot be written."""
+    words = (
+        f"share of time in which writes to at least one partition of {topic} have failed for longer than the delivery"
+    )
+    name = of_topic(topic)
+    return Metric(name, BY_NAME[SOME_UNWRITABLE].column, FRACTION, f"{topic} not writable", f"{words} delivery timeout")
+
+
 CAUSES = tuple(metric for metric in METRICS if metric.name.startswith("unwritable_") and metric.name != UNWRITABLE)
 """The parts of `unwritable_fraction`, which add up to it."""
 RATES = {metric.name: metric for metric in METRICS if metric.estimator is RATE}

@@ -15,12 +15,13 @@ import pyarrow as pa
 
 from experiments.engines.sim.memory import rare_collections
 from experiments.studies.design.model import CellParameters
-from experiments.studies.trace.kinds import TraceError, TrialResult
+from experiments.studies.trace.kinds import ControlResult, TraceError, TrialResult
 from experiments.studies.trace.metrics import METRICS, measure
 from experiments.studies.trace.rules import broken_rule
 from experiments.studies.trace.schema import TRACE_SCHEMA, columns
 from experiments.support.errors import InputError
 
+NO_CONTROLS = ControlResult(0, 0.0, 0.0, (), ())
 Trial = Callable[[CellParameters, int], TrialResult]
 """A pure function of a cell's parameters and a seed."""
 
@@ -37,10 +38,17 @@ TRIALS_SCHEMA = columns(
     *((metric.column, pa.float64()) for metric in METRICS),
     *((f"{metric.column}_events", pa.int32()) for metric in METRICS),
     ("custom", pa.list_(pa.float64())),
+    ("controls", pa.int32()),
+    ("control_exposure", pa.float64()),
+    ("control_exposure_mean", pa.float64()),
+    ("control", pa.list_(pa.float64())),
+    ("control_mean", pa.list_(pa.float64())),
 )
 """`trials/`: one row per trial. `partitions`: those of its trace. `trace_rows` is the number of its rows in `trace/`.
 `exposure` and a value and a number of events per metric are its measures (`trace/metrics.py`), for the sweep's stopping
-rule. `custom` holds the values of a script's metrics, in their order."""
+rule. `custom` holds the values of a script's metrics, in their order. In multi-fidelity estimation `control` holds the
+values of the trial's control by `CONTROLLED`, `control_mean` their means over `controls` others; other trials have no
+controls and empty lists."""
 
 
 class Batch(NamedTuple):
@@ -93,7 +101,8 @@ def run_batch(
             trace.extend((batch.cell, number, seq, *row.row()) for seq, row in enumerate(result.rows))
             known = (end_ms, len(counts), result.events, result.trace_hash, len(result.rows))
             exposure, values, events = measure(result.rows, counts)
-            measures = (exposure, *values.values(), *events.values(), list(result.custom))
+            controls = result.controls or NO_CONTROLS
+            measures = (exposure, *values.values(), *events.values(), list(result.custom), *controls)
             trials.append((batch.cell, number, seed, *known, *measures))
     tables = _table(trace, TRACE_SCHEMA), _table(trials, TRIALS_SCHEMA)
     broken = broken_rule(*tables)

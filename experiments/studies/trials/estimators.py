@@ -9,11 +9,17 @@ from experiments.studies.design.estimator import choose
 from experiments.studies.design.model import CellParameters
 from experiments.studies.trace.kinds import TrialResult
 from experiments.studies.trials.importance import RegenerativeTrial, run_importance_trial
+from experiments.studies.trials.multifidelity import run_multifidelity_trial
 from experiments.studies.trials.reasons import attributed
 from experiments.studies.trials.splitting import Path, losing_path, run_splitting_trial
 from experiments.studies.trials.trial import Trial, plain_timeline, run_trial, simulated
 
-TRIALS = {"plain": run_trial, "importance": run_importance_trial, "splitting": run_splitting_trial}
+TRIALS = {
+    "plain": run_trial,
+    "importance": run_importance_trial,
+    "splitting": run_splitting_trial,
+    "multifidelity": run_multifidelity_trial,
+}
 
 
 def run_cell_trial(params: CellParameters, seed: int) -> TrialResult:
@@ -26,10 +32,10 @@ def run_cell_trial(params: CellParameters, seed: int) -> TrialResult:
 def trial_to_replay(params: CellParameters, seed: int) -> Trial:
     """The simulated trial of a cell, not yet run. In splitting it is the first path that counts a loss, which takes as
     long as the trial to find, otherwise the plain one."""
-    estimator = choose(params).estimator
-    if estimator == "importance":
+    choice = choose(params)
+    if choice.in_cycles:
         return RegenerativeTrial(params, seed)
-    if estimator == "splitting":
+    if choice.estimator == "splitting":
         with rare_collections():
             return losing_path(params, seed) or Path(params, seed, (), None)
     return simulated(params, seed, plain_timeline(params, seed))

@@ -39,6 +39,7 @@ from typing import NamedTuple
 
 from experiments.engines.sim.memory import rare_collections
 from experiments.studies.design.estimator import lost_tails
+from experiments.studies.design.impairments import IMPAIRMENTS
 from experiments.studies.design.model import CellParameters
 from experiments.studies.design.placement import TOPIC, assignments
 from experiments.studies.failures.sources import Branch
@@ -207,12 +208,14 @@ def levels_of(params: CellParameters) -> tuple[int, ...]:
 
 
 def _distance_without_cluster(params: CellParameters, seed: int) -> int:
-    """The largest distance on a timeline, as if a replica were in the ISR as soon as it is started."""
+    """The largest distance on a timeline, as if a replica were in the ISR as soon as it is started, whatever impairs
+    its broker."""
     lost: dict[NodeId, bool] = {}
     largest = 0
     for event in events_until(DrawnTimeline(params, seed, -warm_up_ms(params)), params.duration_ms):
         if event.kind == "start":
             lost.pop(event.broker, None)
+        if event.kind == "start" or event.kind in IMPAIRMENTS:
             continue
         lost[event.broker] = lost.get(event.broker, False) or event.kind in LOSING
         for replicas in set(assignments(params)):

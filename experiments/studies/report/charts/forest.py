@@ -35,7 +35,7 @@ from experiments.studies.report.words import (
     time_unit,
     times,
 )
-from experiments.studies.trace.metrics import FRACTION, Metric
+from experiments.studies.trace.metrics import FRACTION, RATE, Metric
 
 NAME_DY, MARK_DY = -9, 9
 _TICK = f"(datum.value < 0 ? '−' : '') + {written('abs(datum.value)')}"
@@ -47,7 +47,7 @@ def scaling_of(metric: Metric, values: Sequence[float]) -> tuple[float, str, boo
     if metric.estimator is FRACTION:
         unit, size = time_unit(values)
         return 1.0 / size, f"{unit} a year", False
-    return 1.0, "a year", True
+    return 1.0, "a year", metric.estimator is RATE
 
 
 def estimates_chart(metric: Metric, groups: Sequence[Group]) -> Chart:

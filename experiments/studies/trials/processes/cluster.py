@@ -31,7 +31,7 @@ from experiments.studies.trials.processes.rows import USED, Lost, TrialEvents
 from experiments.studies.trials.setting import ACKS, SET_UP_MS, SetUpError, cluster_spec, topic_requests, write_of
 from protocol.errors import ErrorCode
 from protocol.events.broker import BecameLeader
-from protocol.ids import NO_EPOCH, NO_LEADER, Epoch, Offset, TimeMs, TopicPartition
+from protocol.ids import NO_EPOCH, NO_LEADER, Epoch, NodeId, Offset, TimeMs, TopicPartition
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import (
@@ -65,7 +65,8 @@ class _Writer:
 
 
 class ProcessCluster:
-    """The cluster of `params` on the Ray of this process. `recording` takes what happens."""
+    """The cluster of `params` on the Ray of this process. `recording` takes what happens; `paused`: the nodes that take
+    no input, whose logs are compared later."""
 
     def __init__(self, params: CellParameters, seed: int, recording: TrialEvents) -> None:
         self.recording = recording
@@ -75,6 +76,7 @@ class ProcessCluster:
         self._commands: dict[int, TopicPartition] = {}
         self._next_command = 0
         self._writing = False
+        self.paused: set[NodeId] = set()
         self.engine = RayEngine(cluster_spec(params, seed), keeps=lambda trace: isinstance(trace, USED))
 
     def set_up(self) -> None:
@@ -149,7 +151,10 @@ class ProcessCluster:
                 self.recording.sent_ms[command_id] = now_ms
                 self._commands[command_id] = name
                 self.engine.submit(write_of(command_id, name, self._acks, writer.payload))
-        return any(writer.leader is not None for writer in self._writers.values())
+        return any(self._is_comparable(writer.leader) for writer in self._writers.values())
+
+    def _is_comparable(self, leader: TraceEvent | None) -> bool:
+        return leader is not None and leader.node not in self.paused
 
     def _take_reports(self) -> None:
         """Takes the events and the outcomes of the polls so far."""
@@ -171,8 +176,11 @@ class ProcessCluster:
     def _compare_logs(self) -> None:
         """Compares the logs of new leaders with what was acknowledged before the reading."""
         for name, writer in self._writers.items():
-            leader, writer.leader = writer.leader, None
-            if leader is None or not self.engine.is_running(leader.node):
+            leader = writer.leader
+            if leader is None or not self._is_comparable(leader):
+                continue
+            writer.leader = None
+            if not self.engine.is_running(leader.node):
                 continue
             known = len(writer.acked)
             log = self.engine.log(leader.node, name)

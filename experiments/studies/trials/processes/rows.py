@@ -15,9 +15,21 @@ from itertools import count
 from typing import NamedTuple
 
 from experiments.engines.port import TraceEvent
+from experiments.studies.design.impairments import ISOLATIONS
 from experiments.studies.design.model import CellParameters
 from experiments.studies.design.placement import simulated_partitions
-from experiments.studies.trace.kinds import Acknowledged, Crash, End, Observation, Restarted, Stamped, Start, Throughput
+from experiments.studies.trace.kinds import (
+    Acknowledged,
+    Crash,
+    End,
+    Impaired,
+    Observation,
+    Restarted,
+    Restored,
+    Stamped,
+    Start,
+    Throughput,
+)
 from experiments.studies.trials.states import PartitionStates
 from protocol.events.broker import BecameLeader, HighWatermarkAdvanced
 from protocol.events.controller import BrokerRegistered, PartitionChanged
@@ -42,6 +54,16 @@ class Started(NamedTuple):
     broker: NodeId
 
 
+class Changed(NamedTuple):
+    """An impairment of a broker begins or `ends`; `impairment`: its kind, `cause`: in words."""
+
+    time_ms: TimeMs
+    broker: NodeId
+    impairment: str
+    cause: str
+    ends: bool
+
+
 class Lost(NamedTuple):
     """The log of the leader that was elected at `time_ms` lacks `records` acknowledged records."""
 
@@ -59,7 +81,7 @@ class TrialEvents:
 
     events: list[TraceEvent] = field(default_factory=list)
     sent_ms: dict[int, TimeMs] = field(default_factory=dict)
-    injected: list[Failed | Started] = field(default_factory=list)
+    injected: list[Failed | Started | Changed] = field(default_factory=list)
     losses: list[Lost] = field(default_factory=list)
     begins_ms: TimeMs = 0
     ends_ms: TimeMs = 0
@@ -68,7 +90,7 @@ class TrialEvents:
 
 USED = (PartitionChanged, BecameLeader, HighWatermarkAdvanced, ProduceCompleted, BrokerRegistered)
 """The kinds of trace events that a recording has."""
-Item = TraceEvent | Failed | Started | Lost
+Item = TraceEvent | Failed | Started | Changed | Lost
 
 
 def trace_rows(recording: TrialEvents, params: CellParameters) -> list[Stamped]:
@@ -133,10 +155,18 @@ class _Replay:
         elif isinstance(item, Started):
             self._starting[item.broker] = item.time_ms
             self._add(Start(item.broker))
+        elif isinstance(item, Changed):
+            self._handle_impairment(item)
         elif isinstance(item, Lost):
             self._states.handle_loss(item.leader, item.partition, item.records)
         else:
             self._handle_event(item)
+
+    def _handle_impairment(self, item: Changed) -> None:
+        self._add((Restored if item.ends else Impaired)(item.broker, item.impairment, item.cause))
+        peers = ISOLATIONS[item.impairment][0] if item.impairment in ISOLATIONS else "others"
+        if not item.ends and peers != "controllers":
+            self._states.handle_slow(item.time_ms, item.broker, replicates=peers != "clients")
 
     def _handle_event(self, event: TraceEvent) -> None:
         trace, states = event.trace, self._states

@@ -3,7 +3,8 @@
 The timeline is that of the simulated trial with the same parameters and seed: the same brokers fail and return at the
 same times, in the same ways. A crash is SIGKILL; a lossy one also truncates every log of the broker to its last fsynced
 position; a clean failure is a controlled shutdown. An event happens when its time has come and the trial has finished
-with the one before it, usually within 50 ms. The trace depends on the operating system's scheduling, too: the seed
+with the one before it, usually within 50 ms. An isolation is a filter in the transports of all nodes that it is
+about; a paused node takes no input. The trace depends on the operating system's scheduling, too: the seed
 repeats the failures only. Beside the rows of a simulated trial it has measurements that only real time has (`rows.py`).
 
 A cluster that does not come up, or of which a process ends without the trial's doing (out of memory, a full disk), is
@@ -17,11 +18,13 @@ from collections.abc import Callable
 from contextlib import closing
 
 from experiments.engines.ray.engine import NODE_FAILURES
+from experiments.studies.design.impairments import IMPAIRMENTS, PAUSED
 from experiments.studies.design.model import CellParameters
+from experiments.studies.failures.impaired import ImpairedBrokers, Link
 from experiments.studies.failures.timeline import Event, Timeline, warm_up_ms
 from experiments.studies.trace.kinds import TrialResult
 from experiments.studies.trials.processes.cluster import ProcessCluster
-from experiments.studies.trials.processes.rows import Failed, Started, TrialEvents, trace_rows
+from experiments.studies.trials.processes.rows import Changed, Failed, Started, TrialEvents, trace_rows
 from experiments.studies.trials.setting import RETRY_START_MS, SetUpError, loss_of
 from experiments.studies.trials.trial import CompressedTimeline, compressed, stretched
 from protocol.ids import NodeId, TimeMs, node_name
@@ -40,6 +43,9 @@ class ProcessTrial:
         self._recording = cluster.recording
         self._down: set[NodeId] = set()
         self._starting: set[NodeId] = set()
+        spec = cluster.engine.spec
+        self._impaired = ImpairedBrokers(spec.broker_ids, (*spec.controller_ids, *spec.manager_ids), spec.client_ids)
+        self._cuts: frozenset[Link] = frozenset()
 
     def run(self) -> TrialResult:
         """Runs the trial to its end."""
@@ -72,6 +78,9 @@ class ProcessTrial:
         if event.kind == "start":
             self._start(event.broker)
             return
+        if event.kind in IMPAIRMENTS:
+            self._impair(event)
+            return
         self._starting.discard(event.broker)
         engine = self._cluster.engine
         if not engine.is_running(event.broker):
@@ -85,6 +94,38 @@ class ProcessTrial:
         else:
             engine.crash(event.broker, loss_of(event.kind, self._params.writeback_ms))
         self._recording.injected.append(Failed(at_ms, engine.now_ms(), event.broker, event.kind, event.cause))
+        if event.kind != "clean":
+            self._cluster.paused.discard(event.broker)
+            for cause in self._impaired.end_pauses(event.broker):
+                self._recording.injected.append(Changed(at_ms, event.broker, PAUSED, cause, ends=True))
+
+    def _impair(self, event: Event) -> None:
+        """Begins or ends an impairment. A pause that finds no process has no effect."""
+        engine, broker = self._cluster.engine, event.broker
+        if event.ends:
+            if not self._impaired.end(event):
+                return
+        elif event.kind == PAUSED and not engine.is_running(broker):
+            return
+        else:
+            self._impaired.begin(event)
+        self._recording.injected.append(Changed(engine.now_ms(), broker, event.kind, event.cause, event.ends))
+        if event.kind == PAUSED:
+            self._pause(broker, self._impaired.is_paused(broker))
+            return
+        cuts = self._impaired.cuts()
+        for source, target in sorted(self._cuts ^ cuts):
+            engine.set_link(source, target, (source, target) not in cuts)
+        self._cuts = cuts
+
+    def _pause(self, broker: NodeId, is_paused: bool) -> None:
+        engine, paused = self._cluster.engine, self._cluster.paused
+        if is_paused and broker not in paused:
+            engine.pause(broker)
+            paused.add(broker)
+        elif not is_paused and broker in paused:
+            paused.remove(broker)
+            engine.resume(broker)
 
     def _start(self, broker: NodeId) -> None:
         """Starts the broker, as soon as its controlled shutdown has ended."""

@@ -93,7 +93,7 @@ WRONG = {
         r"partitions: found partition 1 of 't' and none 0; allowed: all partitions of a topic, from 0 on"
     ),
     '{"version": 2, "partitions": []}': r"version: found 2; allowed: 1",
-    "name: study": r"found a mapping with name; allowed: kafka-topics.sh --describe, a reassignment in JSON",
+    "name: study": r"line 1: found 'name: study'; allowed: kafka-topics.sh --describe, a reassignment in JSON",
     json.dumps({"isray_layout": 1, "brokers": [{"id": 1, "rack": "a"}, {"id": 2}], "topics": {}}): (
         r"brokers\[1\]: found no rack of broker 2; allowed: a rack for each broker, or null for all of them"
     ),

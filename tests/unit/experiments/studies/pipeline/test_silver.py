@@ -48,6 +48,10 @@ def trace_of(*trials: Sequence[TraceRow], partitions: int = 1, first: int = 0) -
     lengths = [trial[-1].time_ms for trial in trials]
     custom = [[0.25, 2.0]] * len(trials)
     known = pa.table({"trial": range(first, first + len(trials)), "duration_ms": lengths, "custom": custom})
+    for name in ("controls", "control_exposure", "control_exposure_mean"):
+        known = known.append_column(name, pa.array([0] * len(trials)))
+    for name in ("control", "control_mean"):
+        known = known.append_column(name, pa.array([[]] * len(trials), pa.list_(pa.float64())))
     file = pa.BufferOutputStream()
     pq.write_table(table, file)
     return Trace(CELL, partitions, True, TraceRows.of_file(file.getvalue().to_pybytes()), known)

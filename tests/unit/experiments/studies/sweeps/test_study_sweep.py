@@ -28,7 +28,7 @@ def test_sequential_cell_needs_trials_until_the_stopping_rule_has_enough() -> No
     study = study_of(trials=None, precision={"relative_error": 0.2, "max_trials": 1000})
 
     def needed(*losses: float) -> int:
-        measured = [(value, PARAMETERS.partition_years, value) for value in losses]
+        measured = [(value, PARAMETERS.partition_years, value, *(0.0,) * 5) for value in losses]
         return trials_needed(study, study.cells[0], np.array(measured))
 
     assert needed() == 64
@@ -41,7 +41,8 @@ def test_stopping_rule_gets_value_exposure_and_events_of_each_trial() -> None:
     _, trials = run_batch(fake_trial, PARAMETERS, Batch(CELL, 0, 6), 1)
     values = values_of(trials, "offline")
     assert values is not None
-    assert values.shape == (6, 3)
+    assert values.shape == (6, 8)
+    assert not values[:, 3:].any()
     assert values[:, 1] == pytest.approx([PARAMETERS.partition_years] * 6)
     assert (values[:, 0] * 365 * 24 * 60 > 0.9).all()
     assert values[:, 2].tolist() == [1.0] * 6

@@ -15,6 +15,7 @@ from experiments.studies.whatif.summary import opening, sentences
 from experiments.support.errors import InputError
 from protocol.config import ClusterConfig
 from protocol.features import LOG_GENERATIONS, Generation
+from tests.unit.experiments.studies.layouts.describe_text import described, zones
 
 
 def ask(layout: Layout, *specs: str, generation: str = "kip-966-elr", **options: bool) -> list[Answer]:
@@ -141,3 +142,28 @@ def test_the_summary_counts_pairs_once_and_names_the_worst(tmp_path: Path) -> No
     ]
     with pytest.raises(InputError, match=r"--html: found .*; allowed: a file that can be written"):
         write_page(tmp_path, Question(layout, Rules(ClusterConfig(), 1)), answers, "")
+
+
+def test_counts_of_many_partitions_are_those_of_the_single_ones() -> None:
+    """The same partitions, each a topic of its own, asked one by one: 60 partitions, all failures."""
+    layout = zones(7, 3, 20)
+    alone = [
+        layout_of([TopicLayout(f"{topic.name}-{index}", (replicas,), 2)], layout.brokers, layout.racks)
+        for topic in layout.topics
+        for index, replicas in enumerate(topic.replicas)
+    ]
+    specs = ("any 1", "any 2", "any rack", "rolling")
+    single = [ask(each, *specs) for each in alone]
+    for number, answer in enumerate(ask(layout, *specs)):
+        parts = [answers[number].topics[0] for answers in single]
+        for topic, found in enumerate(answer.topics):
+            own = parts[20 * topic : 20 * topic + 20]
+            assert found.writable == sum(part.writable for part in own)
+            assert found.leaderless == sum(part.leaderless for part in own)
+            assert found.may_lose == sum(part.may_lose for part in own)
+
+
+def test_what_is_described_is_what_was_placed() -> None:
+    layout = zones(6, 2, 30)
+    found = layout_of(parse_describe("\n".join(described(layout)), "t"))
+    assert [topic.replicas for topic in found.topics] == [topic.replicas for topic in layout.topics]

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from experiments.engines.port import ClusterSpec, Loss
+from experiments.studies.design.impairments import ImpairmentKind
 from experiments.studies.design.model import CellParameters
 from experiments.studies.failures.timeline import Event
 from experiments.studies.trace.kinds import End, Stamped, TrialResult
@@ -71,6 +72,15 @@ class FakeEngine:
         self._note("start", node)
         del self._down[node]
 
+    def pause(self, node: NodeId) -> None:
+        self._note("pause", node)
+
+    def resume(self, node: NodeId) -> None:
+        self._note("resume", node)
+
+    def set_link(self, source: NodeId, target: NodeId, up: bool) -> None:
+        self._note(f"{'heal' if up else 'cut'} {source} to", target)
+
     def trace_hash(self) -> str:
         return ""
 
@@ -79,6 +89,7 @@ class FakeCluster:
     def __init__(self, ends: NodeId | None = None) -> None:
         self.engine = FakeEngine(cluster_spec(PARAMETERS, 0), ends)
         self.recording = TrialEvents()
+        self.paused: set[NodeId] = set()
 
     def begin_writing(self) -> None:
         pass
@@ -108,6 +119,29 @@ def test_a_failure_of_a_broker_that_is_down_acts_on_its_disk() -> None:
 
 def test_a_start_waits_for_the_end_of_the_controlled_shutdown() -> None:
     assert calls(Event(1_000, 0, "clean"), Event(2_000, 0, "start")) == [(1_000, "terminate", 0), (3_000, "start", 0)]
+
+
+def _lasts(kind: ImpairmentKind, broker: NodeId, begins_ms: int, ends_ms: int) -> tuple[Event, Event]:
+    """The beginning and the end of an impairment."""
+    event = Event(begins_ms, broker, kind, "test", span=(begins_ms, ends_ms))
+    return event, event._replace(time_ms=ends_ms, ends=True)
+
+
+def test_overlapping_pauses_are_one_and_end_with_the_process() -> None:
+    first, ends = _lasts("paused", 0, 1_000, 4_000)
+    second, later = _lasts("paused", 0, 2_000, 6_000)
+    assert calls(first, second, ends, later) == [(1_000, "pause", 0), (6_000, "resume", 0)]
+    crash, start = Event(3_000, 0, "unclean"), Event(5_000, 0, "start")
+    assert calls(first, crash, ends, start) == [(1_000, "pause", 0), (3_000, "crash none", 0), (5_000, "start", 0)]
+
+
+def test_a_link_is_healed_when_the_last_isolation_that_covers_it_ends() -> None:
+    """Broker 0 is cut off from the controller, meanwhile also by another cause in one direction."""
+    first, ends = _lasts("isolated-controllers", 0, 1_000, 3_000)
+    second, later = _lasts("isolated-controllers-out", 0, 2_000, 4_000)
+    done = [(at_ms, what, node) for at_ms, what, node in calls(first, second, ends, later) if node in (0, 1000)]
+    cuts = [(1_000, "cut 0 to", 1000), (1_000, "cut 1000 to", 0)]
+    assert done == [*cuts, (3_000, "heal 1000 to", 0), (4_000, "heal 0 to", 1000)]
 
 
 def test_a_node_that_ends_by_itself_ends_the_trial() -> None:

@@ -1,0 +1,95 @@
+"""Trials with controls: their sums by fold, and the values that the controls have corrected, in Spark.
+
+`estimation/controlled.py` has the estimator. The corrected value x' takes the place of x in `silver/trials` as gold
+reads it, so that sums and products of pairs are those of x'. Cells without controls keep their values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from experiments.studies.estimation.controlled import FOLDS, Coefficient, ControlSums, coefficients
+from experiments.studies.pipeline.gold import Term, ordered_sums
+from experiments.studies.trace.kinds import CONTROLLED
+from experiments.studies.trace.metrics import METRICS
+
+CONTROLS = {metric.name: CONTROLLED.index(metric.column) for metric in METRICS if metric.column in CONTROLLED}
+"""The metrics that have a control, and its place in the lists of `silver/trials`."""
+Folds = Mapping[tuple[int, str], Sequence[ControlSums]]
+"""The sums of each fold, by cell and metric."""
+_GAP = "row.control_exposure - row.control_exposure_mean"
+
+
+def control_sums(trials: DataFrame) -> Folds:
+    """The sums of the cells whose trials have controls; `trials` is `silver/trials` with the indexes of cells."""
+    fold = (F.col("cell") * FOLDS + F.col("trial") % FOLDS).alias("cell")
+    columns = [name for name in trials.columns if name != "cell"]
+    terms = {f"{metric}__{name}": term for metric in CONTROLS for name, term in _terms(metric).items()}
+    rows = ordered_sums(trials.where("controls > 0").select(fold, *columns), terms, {}).collect()
+    names = [field.name for field in fields(ControlSums)]
+    none = ControlSums(*(0.0,) * len(names))
+    found: dict[tuple[int, str], list[ControlSums]] = {}
+    for row in sorted(rows, key=lambda each: each["cell"]):
+        cell, number = divmod(row["cell"], FOLDS)
+        for metric in CONTROLS:
+            folds = found.setdefault((cell, metric), [none] * FOLDS)
+            folds[number] = ControlSums(*(row[f"{metric}__{name}"] for name in names))
+    return found
+
+
+def _terms(metric: str) -> dict[str, Term]:
+    """The fields of `ControlSums` of one trial."""
+    index, value, exposure = CONTROLS[metric], f"row.`{metric}`.value", "row.exposure"
+    difference, gap = f"(row.control[{index}] - row.control_mean[{index}])", f"({_GAP})"
+    away = f"({value} - row.control[{index}])"
+    return {
+        "trials": "1",
+        "runs": "row.controls",
+        "events": f"row.`{metric}`.events",
+        "value": value,
+        "exposure": exposure,
+        "control_mean": f"row.control_mean[{index}]",
+        "exposure_mean": "row.control_exposure_mean",
+        "value_value": f"{value} * {value}",
+        "value_exposure": f"{value} * {exposure}",
+        "exposure_exposure": f"{exposure} * {exposure}",
+        "value_difference": f"{value} * {difference}",
+        "value_gap": f"{value} * {gap}",
+        "exposure_difference": f"{exposure} * {difference}",
+        "exposure_gap": f"{exposure} * {gap}",
+        "difference_difference": f"{difference} * {difference}",
+        "difference_gap": f"{difference} * {gap}",
+        "gap_gap": f"{gap} * {gap}",
+        "apart": f"{away} * {away}",
+    }
+
+
+def controlled_trials(trials: DataFrame, folds: Folds) -> DataFrame:
+    """The trials with x' as the values of the metrics that have a control."""
+    found: dict[str, dict[int, Coefficient]] = {}
+    for (cell, metric), sums in folds.items():
+        places = found.setdefault(metric, {})
+        places |= {cell * FOLDS + number: each for number, each in enumerate(coefficients(sums)) if each.beta != 0.0}
+    for metric, places in found.items():
+        if places:
+            trials = trials.withColumn(metric, F.col(metric).withField("value", F.expr(_corrected(metric, places))))
+    return trials
+
+
+def _corrected(metric: str, places: Mapping[int, Coefficient]) -> str:
+    index = CONTROLS[metric]
+    key, gap = f"cell * {FOLDS} + trial % {FOLDS}", "(control_exposure - control_exposure_mean)"
+    beta, rate = (
+        f"try_element_at(map({', '.join(f'{place}, {number!r}D' for place, number in numbers.items())}), {key})"
+        for numbers in (
+            {place: each.beta for place, each in places.items()},
+            {place: each.rate for place, each in places.items()},
+        )
+    )
+    return (
+        f"coalesce(`{metric}`.value - {beta} * (control[{index}] - control_mean[{index}] - {rate} * {gap}), "
+        f"`{metric}`.value)"
+    )

@@ -1,0 +1,353 @@
+"""The control of a trial: the controller's decisions alone, driven by the same failures, without messages and timers.
+
+It runs through the timeline that a trial of the same parameters and seed has (`failures/`), in virtual time, with the
+decisions of the protocol (`decisions.py`), and measures what a trial measures. A trial is a simulated cluster, some
+hundred events per failure; the control does three or four look-ups. What is left out, so that some trials differ from
+their controls: the time that messages and fetches take, heartbeats (a session expires half an interval early), retries
+of a registration, the time-outs of recoveries, slow brokers, reassignments, and what `acks` other than `all` loses.
+
+A control is not used for an answer by itself. It is the *control variate* of its trial (`estimation/controlled.py`),
+and that estimate is unbiased whatever the control leaves out: a control of a trial's seed and the controls of other
+seeds have the same distribution, since :func:`run_control` is a function of parameters and seed and never sees the
+trial.
+
+The logs. What is acknowledged is a number that rises with each acknowledged write: after each change, and before each
+failure. A replica's log is the number up to which it has all. A lossy failure takes what is neither flushed nor as old
+as `exposed_ms`. A leader whose log ends below what was acknowledged is a loss (`observer.py`), and all logs are cut to
+the leader's: what they had beyond it is not acknowledged any more.
+
+In importance sampling the control has the cycles of the trial (`importance.py`): it is restored as soon as all
+replicas are in sync, the trial some messages later. Each cycle of the timeline has random streams of its own, so cycle
+k is the same in both.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from experiments.studies.design.model import YEAR_MS, CellParameters
+from experiments.studies.design.placement import assignments
+from experiments.studies.failures.absences import Absences
+from experiments.studies.failures.biased import BiasedTimeline
+from experiments.studies.failures.timeline import DrawnTimeline, Event, warm_up_ms
+from experiments.studies.trials.decisions import Decisions, View
+from experiments.studies.trials.importance import LEAST_CYCLES
+from protocol.ids import NO_LEADER, NodeId, TimeMs
+
+_LOSS, _OFFLINE, _REFUSES, _UNWRITABLE, _UNCLEAN = range(5)
+_SOURCES = (_LOSS, _LOSS, _LOSS, _OFFLINE, _REFUSES, _UNWRITABLE, _UNCLEAN)
+"""By `CONTROLLED`."""
+_EXPIRE, _BOOT, _CAUGHT_UP = range(3)
+
+
+class ControlMeasures(NamedTuple):
+    """One control. `exposure`: partition-years, weighted. `values`: by `CONTROLLED`, as in `trials/`. `steps`: events
+    and changes, what it costs."""
+
+    exposure: float
+    values: tuple[float, ...]
+    steps: int
+
+
+@lru_cache(maxsize=64)
+def decisions_of(params: CellParameters) -> Decisions:
+    """The decisions of the cell, shared by all its controls in this process."""
+    return Decisions(params)
+
+
+def run_control(params: CellParameters, seed: int, in_cycles: bool) -> ControlMeasures:
+    """Runs the control of the trial of that seed, in importance sampling (`in_cycles`) or plain; a pure function of its
+    arguments."""
+    control = Control(params, seed, in_cycles)
+    control.run()
+    return control.measures()
+
+
+class _Partition:
+    """`brokers`: of its replicas, `logs`: up to where each has all that was acknowledged, `flushed`: and has it on the
+    disk; `appended`: (time, number) of what is not. `since_ms`: since when a write would wait; -1: it would not."""
+
+    __slots__ = ("acked", "appended", "brokers", "flushed", "logs", "places", "since_ms", "view")
+
+    def __init__(self, brokers: tuple[NodeId, ...], view: View) -> None:
+        self.brokers, self.view = brokers, view
+        self.places = {broker: place for place, broker in enumerate(brokers)}
+        self.since_ms = -1
+        self.forget()
+
+    def forget(self) -> None:
+        """All replicas have all that was acknowledged, and nothing is on the disk."""
+        count = len(self.brokers)
+        self.acked = 1
+        self.logs, self.flushed = [1] * count, [0] * count
+        self.appended: list[tuple[TimeMs, int]] = []
+
+
+class Control:
+    """State and callbacks of one control."""
+
+    def __init__(self, params: CellParameters, seed: int, in_cycles: bool) -> None:
+        placement = assignments(params)
+        self._params, self._decisions = params, decisions_of(params)
+        self._cycles = BiasedTimeline(params, seed, placement) if in_cycles else None
+        begins_ms = 0 if in_cycles else -warm_up_ms(params)
+        self._timeline = self._cycles or DrawnTimeline(params, seed, begins_ms)
+        self._partitions = [_Partition(brokers, self._decisions.whole) for brokers in placement]
+        self._on = [[each for each in self._partitions if broker in each.places] for broker in range(params.brokers)]
+        heartbeat_ms = params.heartbeat_interval_ms or 0
+        self._session_ms = 0 if params.detection_ms is None else params.detection_ms - heartbeat_ms // 2
+        self._running = [True] * params.brokers
+        self._behind = [False] * params.brokers
+        self._unclean = [False] * params.brokers
+        self._sessions = [False] * params.brokers
+        self._incarnations = [0] * params.brokers
+        self._absences = Absences(params.catch_up)
+        self._due: list[tuple[TimeMs, int, int, NodeId, int]] = []
+        self._now_ms: TimeMs = begins_ms
+        self._values = [0.0] * 5
+        self._exposure, self._weight, self._steps = 0.0, 1.0, 0
+
+    def measures(self) -> ControlMeasures:
+        """What the control has measured."""
+        values = [
+            value if source in (_LOSS, _UNCLEAN) else value / YEAR_MS for source, value in enumerate(self._values)
+        ]
+        return ControlMeasures(self._exposure / YEAR_MS, tuple(values[source] for source in _SOURCES), self._steps)
+
+    def run(self) -> None:
+        """Runs the control to its end."""
+        if self._cycles is None:
+            self._run_plain()
+        else:
+            self._run_cycles(self._cycles)
+
+    def _run_plain(self) -> None:
+        end_ms = self._params.duration_ms
+        event = self._timeline.next_event()
+        while event is not None and event.time_ms < end_ms:
+            self._run_due(event.time_ms)
+            self._pass_until(event.time_ms)
+            self._handle(event)
+            event = self._timeline.next_event()
+        self._run_due(end_ms)
+        self._pass_until(end_ms)
+
+    def _run_cycles(self, timeline: BiasedTimeline) -> None:
+        end_ms, completed = self._params.duration_ms, 0
+        while True:
+            event = timeline.next_event()
+            if event is None or (event.time_ms >= end_ms and completed >= LEAST_CYCLES):
+                self._weight = 1.0
+                self._pass_until(max(end_ms, self._now_ms))
+                return
+            self._weight = 1.0
+            self._pass_until(event.time_ms)
+            while True:
+                self._weigh(event.time_ms)
+                self._pass_until(event.time_ms)
+                self._handle(event)
+                event = timeline.next_event()
+                if self._runs_into_regeneration(timeline, event):
+                    break
+                assert event is not None
+            completed += 1
+            timeline.regenerate(self._now_ms)
+            for partition in self._partitions:
+                partition.forget()
+            if self._now_ms >= end_ms and completed >= LEAST_CYCLES:
+                return
+
+    def _runs_into_regeneration(self, timeline: BiasedTimeline, event: Event | None) -> bool:
+        """Does what is due before the next event; returns whether the cycle ends before it."""
+        while True:
+            if not self._due and timeline.all_up and self._is_whole():
+                return True
+            if not self._due or (event is not None and self._due[0][0] >= event.time_ms):
+                return False
+            self._weigh(self._due[0][0])
+            self._run_next()
+
+    def _weigh(self, at_ms: TimeMs) -> None:
+        self._weight = math.exp(self._timeline.log_weight(at_ms))
+
+    def _is_whole(self) -> bool:
+        return all(self._running) and all(each.view.is_whole for each in self._partitions)
+
+    def _run_due(self, until_ms: TimeMs) -> None:
+        while self._due and self._due[0][0] < until_ms:
+            self._run_next()
+
+    def _run_next(self) -> None:
+        at_ms, _, kind, broker, incarnation = heappop(self._due)
+        self._pass_until(at_ms)
+        self._steps += 1
+        if kind == _EXPIRE:
+            self._expire(broker)
+        elif incarnation == self._incarnations[broker]:
+            if kind == _BOOT:
+                self._boot(broker)
+            else:
+                self._behind[broker] = False
+                self._settle_all(broker)
+
+    def _schedule(self, at_ms: TimeMs, kind: int, broker: NodeId) -> None:
+        heappush(self._due, (at_ms, self._steps, kind, broker, self._incarnations[broker]))
+
+    def _pass_until(self, at_ms: TimeMs) -> None:
+        """Time passes, with the weight of its end, as far as it is measured."""
+        since_ms, self._now_ms = max(0, self._now_ms), at_ms
+        if at_ms <= since_ms:
+            return
+        weight, values = self._weight, self._values
+        length = weight * (at_ms - since_ms)
+        self._exposure += length * len(self._partitions)
+        for partition in self._partitions:
+            if partition.view.refuses:
+                values[_REFUSES] += length
+                if partition.view.leader == NO_LEADER:
+                    values[_OFFLINE] += length
+            if partition.since_ms >= 0:
+                expired_ms = max(since_ms, partition.since_ms + self._params.delivery_timeout_ms)
+                values[_UNWRITABLE] += weight * max(0, at_ms - expired_ms)
+
+    def _count(self, what: int) -> None:
+        if self._now_ms >= 0:
+            self._values[what] += self._weight
+
+    def _handle(self, event: Event) -> None:
+        self._steps += 1
+        broker = event.broker
+        if event.kind == "start":
+            self._incarnations[broker] += 1
+            if self._params.restart_time_ms:
+                self._schedule(self._now_ms + self._params.restart_time_ms, _BOOT, broker)
+            else:
+                self._boot(broker)
+        elif event.kind in ("clean", "unclean", "lossy", "disk"):
+            self._fail(broker, event.kind)
+
+    def _fail(self, broker: NodeId, kind: str) -> None:
+        self._incarnations[broker] += 1
+        self._absences.fail(broker, self._now_ms, kind == "disk")
+        for partition in self._on[broker]:
+            if self._running[broker]:
+                self._write(partition)
+            self._lose(partition, partition.places[broker], kind)
+        if not self._running[broker]:
+            self._unclean[broker] = self._unclean[broker] or kind == "disk"
+            return
+        self._running[broker], self._unclean[broker] = False, kind != "clean"
+        if kind == "clean":
+            self._tell_all(broker, "shut down")
+        elif self._session_ms:
+            self._sessions[broker] = True
+            self._schedule(self._now_ms + self._session_ms, _EXPIRE, broker)
+            self._settle_all(broker)
+        else:
+            self._tell_all(broker, "fence")
+
+    def _lose(self, partition: _Partition, place: int, kind: str) -> None:
+        """What a failure does to the log of a replica."""
+        logs, flushed = partition.logs, partition.flushed
+        if kind == "clean":
+            flushed[place] = logs[place]
+        elif kind == "disk":
+            logs[place] = flushed[place] = 0
+        elif kind == "lossy":
+            oldest_ms = self._now_ms - self._params.exposed_ms
+            durable = max((number for at_ms, number in partition.appended if at_ms <= oldest_ms), default=0)
+            logs[place] = min(logs[place], max(flushed[place], durable))
+
+    def _expire(self, broker: NodeId) -> None:
+        """The session of a former incarnation is over; if the broker is back it registers now."""
+        self._sessions[broker] = False
+        self._tell_all(broker, "fence")
+        if self._running[broker]:
+            self._join(broker)
+
+    def _boot(self, broker: NodeId) -> None:
+        self._running[broker] = True
+        behind_ms = self._absences.start(broker, self._now_ms)
+        self._behind[broker] = behind_ms > self._now_ms
+        if self._behind[broker]:
+            self._schedule(behind_ms, _CAUGHT_UP, broker)
+        if not self._sessions[broker]:
+            self._join(broker)
+
+    def _join(self, broker: NodeId) -> None:
+        """The broker registers and is unfenced."""
+        self._tell_all(broker, "register unclean" if self._unclean[broker] else "register clean")
+        self._tell_all(broker, "unfence")
+
+    def _tell_all(self, broker: NodeId, event: str) -> None:
+        for partition in self._on[broker]:
+            self._change(partition, self._decisions.after(partition.view, event, partition.places[broker]))
+            self._settle(partition)
+
+    def _settle_all(self, broker: NodeId) -> None:
+        for partition in self._on[broker]:
+            self._settle(partition)
+
+    def _change(self, partition: _Partition, view: View) -> None:
+        """The controller has another view: a new leader shows what is lost."""
+        before, partition.view = partition.view, view
+        if view.recovering and not before.recovering:
+            self._count(_UNCLEAN)
+        leader = view.leader
+        if leader not in (NO_LEADER, before.leader) and self._running[partition.brokers[leader]]:
+            log = partition.logs[leader]
+            if log < partition.acked:
+                self._count(_LOSS)
+                if self._cycles is not None:
+                    self._cycles.end_bias()
+                partition.acked = log
+                partition.logs = [min(log, each) for each in partition.logs]
+                partition.flushed = [min(log, each) for each in partition.flushed]
+                partition.appended = [each for each in partition.appended if each[1] <= log]
+
+    def _settle(self, partition: _Partition) -> None:
+        """Recovers what can be recovered, lets replicas that have caught up join the ISR, and writes."""
+        view, running, brokers = partition.view, self._running, partition.brokers
+        if view.asked and all(running[brokers[place]] for place in view.asked):
+            self._change(partition, self._decisions.recovered(view, view.rank(partition.logs)))
+            view = partition.view
+        if view.leader != NO_LEADER and running[brokers[view.leader]]:
+            joins = [
+                place
+                for place, broker in enumerate(brokers)
+                if place in view.isr or (view.active[place] and running[broker] and not self._behind[broker])
+            ]
+            if len(joins) > len(view.isr) or view.recovering:
+                for place in joins:
+                    partition.logs[place] = partition.logs[view.leader]
+                self._change(partition, self._decisions.with_isr(view, tuple(joins)))
+        self._write(partition)
+        if view.leader != NO_LEADER and self._behind[brokers[view.leader]]:
+            self._end_catch_up(brokers[view.leader])
+
+    def _end_catch_up(self, broker: NodeId) -> None:
+        """A broker that leads all its partitions has no leader to catch up with (`degraded.py`)."""
+        if all(each.view.leader == each.places[broker] for each in self._on[broker]):
+            self._behind[broker] = False
+            self._absences.end(broker, self._now_ms)
+
+    def _write(self, partition: _Partition) -> None:
+        """Has a record acknowledged, if the partition can be written."""
+        view, running, brokers = partition.view, self._running, partition.brokers
+        if view.refuses or not all(running[brokers[place]] for place in view.isr):
+            if partition.since_ms < 0:
+                partition.since_ms = max(0, self._now_ms)
+            return
+        partition.since_ms = -1
+        partition.acked += 1
+        for place in view.isr:
+            partition.logs[place] = partition.acked
+        if len(partition.appended) >= 8 and math.isfinite(self._params.exposed_ms):
+            oldest_ms = self._now_ms - self._params.exposed_ms
+            durable = max((each for each in partition.appended if each[0] <= oldest_ms), default=(0, 0))
+            partition.appended = [durable, *(each for each in partition.appended if each[0] > oldest_ms)]
+        if math.isfinite(self._params.exposed_ms):
+            partition.appended.append((self._now_ms, partition.acked))

@@ -1,0 +1,105 @@
+"""A trial with its controls: the control variate of the same failures, and R controls whose mean is subtracted.
+
+`estimation/controlled.py` has the estimator. The seeds of the further controls follow from the trial's, so a trial and
+its controls are one pure function of parameters and seed, pairs of cells have pairs of controls, and a batch that is
+run again is the same.
+
+*The split of effort* (Peherstorfer, Willcox and Gunzburger, SIAM Journal on Scientific Computing 38, 2016). With the
+correlation rho of trial and control, and a trial as costly as k controls, cost times variance is least at
+
+    R = sqrt(k rho^2 / (1 - rho^2)),       Var with controls / Var without = 1 - rho^2 R / (1 + R).
+
+A pilot says what rho and k are: `PILOT` trials of seeds that no study has, with their controls; k in events of the
+simulator and steps of the control, never in measured time. So R is a function of the parameters alone.
+The pilot estimates nothing else: a bad guess costs time, not correctness. Where controls gain nothing R is 0, and the
+trial has none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from experiments.studies.design.estimator import choose
+from experiments.studies.design.model import CellParameters
+from experiments.studies.trace.kinds import CONTROLLED, ControlResult, TrialResult
+from experiments.studies.trace.metrics import measure
+from experiments.studies.trials.control import run_control
+from experiments.studies.trials.importance import run_importance_trial
+from experiments.studies.trials.trial import run_trial
+
+PILOT = 8
+STEP_EVENTS, CYCLE_STEP_EVENTS = 0.5, 1.7
+"""What a step of a control costs, plain and in cycles, whose biased failures cost more to draw; in events of the
+simulator (docs/rare-events.md has the measurement)."""
+HIGHEST_CORRELATION = 0.995
+"""That a pilot shows: so few trials do not see the rare ones that differ from their controls."""
+MOST_CONTROLS = 100
+
+
+def run_multifidelity_trial(params: CellParameters, seed: int) -> TrialResult:
+    """Runs one trial and its controls; a pure function of its arguments."""
+    in_cycles, runs = choose(params).in_cycles, further_controls(params)
+    found = _run(params, seed, in_cycles)
+    if not runs:
+        return found
+    own = run_control(params, seed, in_cycles)
+    others = [run_control(params, control_seed(seed, number), in_cycles) for number in range(runs)]
+    means = tuple(sum(values) / runs for values in zip(*(each.values for each in others), strict=True))
+    exposure_mean = sum(each.exposure for each in others) / runs
+    return replace(found, controls=ControlResult(runs, own.exposure, exposure_mean, own.values, means))
+
+
+def _run(params: CellParameters, seed: int, in_cycles: bool) -> TrialResult:
+    return run_importance_trial(params, seed) if in_cycles else run_trial(params, seed)
+
+
+def control_seed(seed: int, number: int) -> int:
+    """The seed of a trial's further control: 63 bits of BLAKE2b over the trial's seed and the control's number."""
+    return int.from_bytes(hashlib.blake2b(f"{seed}\ncontrol {number}".encode(), digest_size=8).digest()) >> 1
+
+
+@lru_cache(maxsize=64)
+def further_controls(params: CellParameters) -> int:
+    """R: the controls per trial besides its own, by the correlation of the losses or, where the pilot has none, by the
+    highest one of another metric."""
+    in_cycles = choose(params).in_cycles
+    seeds = [control_seed(-1, number) for number in range(PILOT)]
+    trials = [_run(params, seed, in_cycles) for seed in seeds]
+    controls = [run_control(params, seed, in_cycles) for seed in seeds]
+    steps = sum(each.steps for each in controls)
+    step_events = CYCLE_STEP_EVENTS if in_cycles else STEP_EVENTS
+    cost_ratio = sum(each.events for each in trials) / (step_events * max(1, steps))
+    measured = [measure(each.rows) for each in trials]
+    mine = {name: _residuals([(each.values[name], each.exposure) for each in measured]) for name in CONTROLLED}
+    its = {
+        name: _residuals([(each.values[index], each.exposure) for each in controls])
+        for index, name in enumerate(CONTROLLED)
+    }
+    found = {name: _correlation(mine[name], its[name]) for name in CONTROLLED}
+    best = found["losses"] if any(mine["losses"]) else max(found.values(), key=abs)
+    return controls_per_trial(best, cost_ratio)
+
+
+def _residuals(pairs: Sequence[tuple[float, float]]) -> list[float]:
+    """x - r w of each trial, r the ratio of the sums."""
+    exposure = sum(w for _, w in pairs)
+    ratio = sum(x for x, _ in pairs) / exposure if exposure > 0.0 else 0.0
+    return [x - ratio * w for x, w in pairs]
+
+
+def _correlation(mine: Sequence[float], its: Sequence[float]) -> float:
+    """Of two lists with mean 0; 0 where one does not vary."""
+    scale = math.hypot(*mine) * math.hypot(*its)
+    return sum(one * other for one, other in zip(mine, its, strict=True)) / scale if scale > 0.0 else 0.0
+
+
+def controls_per_trial(correlation: float, cost_ratio: float) -> int:
+    """R for the least product of cost and variance, 0 where no R gains anything. `cost_ratio`: k."""
+    squared = min(abs(correlation), HIGHEST_CORRELATION) ** 2
+    wanted = min(MOST_CONTROLS, round(math.sqrt(cost_ratio * squared / (1.0 - squared))))
+    work = (1.0 - squared * wanted / (1.0 + wanted)) * (1.0 + (1.0 + wanted) / cost_ratio)
+    return wanted if work < 1.0 else 0

@@ -1,0 +1,97 @@
+"""The control of a trial against the trial: the same failures, the same losses, the same times."""
+
+from __future__ import annotations
+
+import pytest
+
+from experiments.studies.design.loader import study_from
+from experiments.studies.design.model import YEAR_MS, CellParameters
+from experiments.studies.trace.kinds import CONTROLLED
+from experiments.studies.trace.metrics import measure
+from experiments.studies.trials import multifidelity
+from experiments.studies.trials.batch import trial_seed
+from experiments.studies.trials.control import run_control
+from experiments.studies.trials.importance import run_importance_trial
+from experiments.studies.trials.multifidelity import control_seed, controls_per_trial, run_multifidelity_trial
+from experiments.studies.trials.trial import run_trial
+
+HARSH = {
+    "broker_mttf": "10d",
+    "broker_mttr": "1d",
+    "tail_loss_probability": 0.6,
+    "unclean_probability": 0.9,
+    "writeback": "never",
+    "start": "fresh",
+}
+SECONDS = 5_000 / YEAR_MS
+
+
+def cell(duration: str, **base: object) -> CellParameters:
+    document = {"name": "controls", "trials": 1, "duration": duration, "base": base}
+    return study_from(document, "controls").cells[0].parameters
+
+
+@pytest.mark.parametrize("detection", ["instant", "9s"])
+@pytest.mark.parametrize("generation", ["kip-497", "kip-966-elr", "kip-966"])
+def test_a_control_has_the_losses_and_times_of_its_trial(generation: str, detection: str) -> None:
+    """Losses and unclean recoveries are equal in every trial; times within 5 s per change of the trial's states."""
+    params = cell("120d", generation=generation, detection=detection, min_insync_replicas=1, **HARSH)
+    losses = 0.0
+    for number in range(8):
+        seed = trial_seed(5, number)
+        found = measure(run_trial(params, seed).rows)
+        control = dict(zip(CONTROLLED, run_control(params, seed, in_cycles=False).values, strict=True))
+        losses += control["losses"]
+        for column in ("losses", "unclean_recoveries"):
+            assert control[column] == found.values[column], (number, column)
+        for column in ("offline", "refuses", "unwritable"):
+            assert control[column] == pytest.approx(found.values[column], abs=SECONDS), (number, column)
+    assert losses > 0 or generation == "kip-966-elr"
+
+
+def test_cycles_of_a_control_are_those_of_its_trial() -> None:
+    """In importance sampling the weights are the trial's, too: equal weighted losses in each of 6 trials."""
+    params = cell("1y", generation="kip-966", detection="instant", writeback="never")
+    total = 0.0
+    for number in range(6):
+        seed = trial_seed(1, number)
+        found, control = measure(run_importance_trial(params, seed).rows), run_control(params, seed, in_cycles=True)
+        assert control.values[0] == pytest.approx(found.values["losses"], rel=1e-6)
+        assert control.exposure == pytest.approx(found.exposure, rel=1e-3)
+        total += control.values[0]
+    assert total > 0.0
+
+
+def test_a_control_costs_little() -> None:
+    """Steps of the control, each about as costly as an event, against events of the simulator: a fiftieth or less."""
+    params = cell("1y", generation="kip-966", detection="9s", **HARSH)
+    steps, events = run_control(params, 3, in_cycles=False).steps, run_trial(params, 3).events
+    assert events > 30 * steps > 0
+
+
+def test_what_a_control_leaves_out_costs_correlation_only() -> None:
+    """Slow brokers are no part of a control: it runs on the failures alone, as if there were none."""
+    slow = {"per_year": 50, "duration": "10m", "delay": "3s"}
+    with_slow, without = cell("60d", slow=slow, **HARSH), cell("60d", **HARSH)
+    assert run_control(with_slow, 4, in_cycles=False) == run_control(without, 4, in_cycles=False)
+
+
+def test_the_mean_of_the_further_controls_is_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multifidelity, "further_controls", lambda params: 3)
+    params = cell("30d", estimator="multifidelity", **HARSH)
+    found = run_multifidelity_trial(params, 11).controls
+    others = [run_control(params, control_seed(11, number), in_cycles=False) for number in range(3)]
+    assert found is not None
+    assert found.runs == 3
+    assert found.values == run_control(params, 11, in_cycles=False).values
+    assert found.means == pytest.approx([sum(each) / 3 for each in zip(*(o.values for o in others), strict=True)])
+    assert found.exposure_mean == pytest.approx(30 / 365)
+
+
+def test_no_controls_where_they_gain_nothing() -> None:
+    """R = sqrt(k rho^2 / (1 - rho^2)): sqrt(80 * 0.81 / 0.19) = 18.5. With rho = 0.1 and k = 80 it is 0.9, about 1:
+    (1 - 0.01 / 2) (1 + 2 / 80) = 1.02 > 1, so there is none."""
+    assert controls_per_trial(0.9, 80.0) == 18
+    assert controls_per_trial(0.1, 80.0) == 0
+    assert controls_per_trial(0.0, 80.0) == 0
+    assert controls_per_trial(1.0, 50.0) == 70  # sqrt(50 * 0.990025 / 0.009975) with a correlation of at most 0.995
