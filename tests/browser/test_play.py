@@ -119,14 +119,14 @@ def test_everything_goes_by_keyboard_and_rewinds(browser: Chrome, served: Served
     press(browser, ".")
     wait_for(browser, "state.done.length === 3")
     press(browser, ",", ",")
-    wait_for(browser, "state.done.length === 1 && state.ahead.length === 2 && {UP}")
+    wait_for(browser, f"state.done.length === 1 && state.ahead.length === 2 && {UP}")
     press(browser, Keys.HOME)
     wait_for(browser, f"state.done.length === 0 && state.now_ms === {start}")
     press(browser, ",")
     wait_for(browser, "state.notice !== ''")
     assert notice(browser) == "Refused: this is the start, before the first step"
     press(browser, ".", ".", "s")
-    wait_for(browser, "state.done.length === 3 && state.ahead.length === 0 && {UP}")
+    wait_for(browser, f"state.done.length === 3 && state.ahead.length === 0 && {UP}")
     while browser.execute_script("return document.activeElement.dataset.do") != "run":
         press(browser, Keys.TAB)
     press(browser, Keys.ENTER)
