@@ -82,6 +82,10 @@ def test_charts_are_drawn_and_nothing_overflows(browser: Chrome, page: str, widt
     drawn(browser, page)
     assert len(browser.find_elements(By.CSS_SELECTOR, ".vega-embed svg")) == len(sizes(browser))
     assert_drawn_and_fitting(browser, width)
+    places = [
+        browser.find_element(By.ID, name).rect["y"] for name in ("answer", "numbers", "losses", "kafka", "assumed")
+    ]
+    assert places == sorted(places), "the numbers come before what is assumed, and before the table of settings"
 
 
 def test_rates_follow_the_number_of_partitions_in_text_and_charts(browser: Chrome, page: str) -> None:

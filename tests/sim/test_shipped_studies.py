@@ -27,5 +27,5 @@ def test_shipped_study_runs_and_asks_its_question_first(path: Path) -> None:
         duration_ms = min(40 * DAY_MS, cell.parameters.duration_ms)
         parameters = cell.parameters.model_copy(update={"duration_ms": duration_ms, "engine": "sim"})
         _, trials = run_batch(run_trial, parameters, Batch("c", 0, 1), study.seed)
-        assert trials["exposure"].to_pylist() == pytest.approx([duration_ms / (365 * DAY_MS)])
+        assert trials["exposure"].to_pylist() == pytest.approx([parameters.partition_years])
         assert trials["events"].to_pylist()[0] > 50

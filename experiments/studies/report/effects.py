@@ -77,10 +77,12 @@ def _effect(study: StudyPlan, metric: Metric, first: str, second: str, of: Mappi
     by_outcome: dict[Outcome, list[str]] = {}
     for context, outcome in of.items():
         by_outcome.setdefault(outcome, []).append(context)
-    parts = [
-        f"{_words(metric, outcome, first, second, study.equivalence_margin)}{_with(contexts, len(of))}"
-        for outcome, contexts in by_outcome.items()
-    ]
+    parts = []
+    for outcome, contexts in by_outcome.items():
+        comma = "," * (outcome in ("same", "unknown") and len(of) > 1)
+        parts.append(
+            f"{_words(metric, outcome, first, second, study.equivalence_margin)}{comma}{_with(contexts, len(of))}"
+        )
     is_main = len(of) > 1 and list(by_outcome) == ["less"]
     return Effect(metric, first, second, of, f"{capitalised('; '.join(parts))}.", is_main)
 
@@ -107,9 +109,9 @@ def _words(metric: Metric, outcome: Outcome, first: str, second: str, margin: fl
             return f"{low} {metric.less} than {high}"
         return f"{noun}: less with {low} than with {high}"
     words = {
-        "same": f"{first} and {second} have the same {noun.removeprefix('the ')}, by the same failures,",
+        "same": f"{first} and {second} have the same {noun.removeprefix('the ')}, by the same failures",
         "equivalent": f"{first} and {second} are equal in {noun} within {100.0 * (margin or 0.0):g} %",
         "not shown": f"no difference in {noun} is shown between {first} and {second}",
-        "unknown": f"the difference in {noun} between {first} and {second} is not known, as weights degenerate,",
+        "unknown": f"the difference in {noun} between {first} and {second} is not known, as weights degenerate",
     }
     return words[outcome]

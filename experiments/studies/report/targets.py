@@ -100,12 +100,15 @@ def growth_sentence(chosen: Setting) -> str:
     if not least or any(not found.growth for found in chosen.estimates.targets):
         return ""
     tightest = sorted(least.values(), key=lambda each: each.factor)[:CAUSES_AT_MOST]
-    parts = [
-        f"{_failures(each.cause)} {'' if each.is_limit else 'at least '}{number(each.factor)} times"
-        for each in tightest
-    ]
+    parts = [f"{_failures(each.cause)} {_factor(each)}" for each in tightest]
     causes = listed(parts, "or")
     return f"{chosen.name} is still shown to meet them if one cause alone comes more often than assumed: {causes}."
+
+
+def _factor(found: Growth) -> str:
+    if found.factor == 1.0:
+        return "no more often" if found.is_limit else "not known"
+    return f"{'' if found.is_limit else 'at least '}{number(found.factor)} times"
 
 
 def _failures(cause: str) -> str:

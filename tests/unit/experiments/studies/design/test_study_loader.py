@@ -54,6 +54,23 @@ def test_error_is_one_line_that_names_file_field_and_allowed_values(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("targets", "limits"),
+    [
+        ({"incidents": "1 in 100y"}, {"incidents": 0.01}),
+        ({"incidents": "2 in 10y"}, {"incidents": 0.2}),
+        ({"incidents": "1 in 73d"}, {"incidents": 5.0}),
+        ({"incidents": "0.1 a year", "writable": "99.99%"}, {"incidents": 0.1, "writable": 0.9999}),
+        ({"writable": 0.999}, {"writable": 0.999}),
+        ({"writable": "99.9 %"}, {"writable": 0.999}),
+    ],
+)
+def test_targets_are_rates_a_year_and_shares_of_time(targets: dict[str, object], limits: dict[str, float]) -> None:
+    found = study_from(study_with(targets=targets), "s.yaml").targets
+    assert found is not None
+    assert found.limits() == pytest.approx(limits)
+
+
 @pytest.mark.parametrize(("changes", "words"), rows(__file__, "unknown-names.yaml"))
 def test_the_most_similar_name_is_suggested_for_an_unknown_one(changes: dict[str, object], words: str) -> None:
     with pytest.raises(InputError) as caught:
