@@ -243,6 +243,7 @@ class PlayServer:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             self._socket.bind(("127.0.0.1", port))
+            self._socket.listen()
         except OSError as error:
             self._socket.close()
             raise InputError("--port", "", f"{port}: {error.strerror}", "a free port, or 0 for any") from error

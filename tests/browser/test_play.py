@@ -151,7 +151,7 @@ def test_what_was_done_is_saved_passes_as_a_scenario_and_loads_again(
     assert Runner(scenario, CheckedEngine(scenario.cluster.spec(0))).run().passed
     browser.find_element(By.ID, "load").send_keys(str(file))
     wait_for(browser, "state.title === 'once more' && state.ahead.length === 3")
-    press(browser, " ")
+    click(browser, "[data-do=run]")
     wait_for(browser, "state.ahead.length === 0")
     wait_for(browser, "state.partitions[0].high_watermark === 5")
 
