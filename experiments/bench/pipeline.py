@@ -77,7 +77,7 @@ def _measure(events: int, memory: str) -> dict[str, float]:
         settings |= {"spark.eventLog.compress": "false", "spark.eventLog.rolling.enabled": "false"}
         asked = folder / "work.json"
         asked.write_text(json.dumps(work_of(read_record(out), out, SparkOptions(settings=settings))))
-        spark = _run("experiments.studies.pipeline", str(asked))
+        spark = _run("experiments.studies.pipeline", str(asked), asked=asked)
         duckdb = _run("experiments.bench.pipeline_duckdb", str(out), str(target), memory.upper() + "B")
         return {
             "events": written,
@@ -92,11 +92,14 @@ def _measure(events: int, memory: str) -> dict[str, float]:
         }
 
 
-def _run(*command: str) -> ProcessFigures:
-    """Runs a module in a process of its own; its start ends with the first stage that it reports."""
+def _run(*command: str, asked: Path | None = None) -> ProcessFigures:
+    """Runs a module in a process of its own, with a file as standard input; its start ends with its first stage."""
     environment = os.environ | {"PYTHONPATH": str(PACKAGES_FOLDER)}
     began_s, start_s = time.perf_counter(), 0.0
-    process = subprocess.Popen([sys.executable, "-m", *command], stdout=subprocess.PIPE, text=True, env=environment)
+    with (asked or Path(os.devnull)).open() as given:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *command], stdin=given, stdout=subprocess.PIPE, text=True, env=environment
+        )
     assert process.stdout is not None
     with sampled(process.pid) as usage:
         for line in process.stdout:

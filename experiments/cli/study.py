@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -78,15 +78,15 @@ def run_study(
     as_json: Json = False,
 ) -> None:
     """Sweep, analyse, report: everything, and the table of cells."""
-    from experiments.studies.pipeline.analysis import analyze
+    from experiments.studies.pipeline.analysis import analyze, beside
     from experiments.studies.sweeps.output import read_record
     from experiments.studies.sweeps.staging import CELLS, local_copy
     from experiments.studies.sweeps.storage import store_at
 
     spark = SparkOptions(spark_master, name_values("--spark-conf", spark_conf, "spark."))
-    with _failures(), progress("isray study") as shown:
-        _sweep(file, out, engine, trials, address, shown)
-        cells = analyze(out, shown, spark)
+    with _failures(), progress("isray study") as shown, beside(spark) as started:
+        _sweep(file, out, engine, trials, address, shown, started.begin)
+        cells = analyze(out, shown, spark, started)
         with local_copy(out, shown, traces=False) as folder:
             shown.show("report")
             from experiments.studies.report.render import write_report
@@ -111,7 +111,7 @@ def sweep_study(
 def analyze_study(
     folder: Folder, spark_master: Master = LOCAL_MASTER, spark_conf: Conf = None, as_json: Json = False
 ) -> None:
-    """Turn the traces of a complete sweep into numbers with intervals: silver/, gold/, gold/cells.json."""
+    """Turn the traces of a sweep into numbers with intervals: silver/, gold/, gold/cells.json."""
     from experiments.studies.pipeline.analysis import analyze
     from experiments.studies.sweeps.output import read_record
     from experiments.studies.sweeps.staging import CELLS, local_copy
@@ -192,7 +192,15 @@ def open_study(
         typer.launch(Path(study.report).resolve().as_uri())
 
 
-def _sweep(file: Path, out: str, engine: str | None, trials: int | None, address: str | None, shown: Progress) -> int:
+def _sweep(
+    file: Path,
+    out: str,
+    engine: str | None,
+    trials: int | None,
+    address: str | None,
+    shown: Progress,
+    when_little: Callable[[], object] = lambda: None,
+) -> int:
     from experiments.studies.design.loader import load_study
     from experiments.studies.failures.words import remarks
     from experiments.studies.sweeps.nodes import WorkersLost
@@ -204,7 +212,7 @@ def _sweep(file: Path, out: str, engine: str | None, trials: int | None, address
     for line in remarks(cell.parameters for cell in study.cells):
         shown.note(line)
     try:
-        return sweep(study, out, run_cell_trial, address, shown)
+        return sweep(study, out, run_cell_trial, address, shown, when_little)
     except KeyboardInterrupt:
         shown.note(f"interrupted; {_kept(out)}")
         raise typer.Exit(ExitCode.INTERRUPTED) from None
@@ -245,6 +253,7 @@ def _failures() -> Iterator[None]:
 
 def _print_table(study: StudyPlan, cells: Sequence[CellEstimates], report: str | None = None) -> None:
     from experiments.studies.design.study import metrics_of
+    from experiments.studies.report.partial import partial
     from experiments.studies.report.words import cell_name, interval, minutes, number, warnings
     from experiments.studies.trace.metrics import FRACTION
 
@@ -260,6 +269,9 @@ def _print_table(study: StudyPlan, cells: Sequence[CellEstimates], report: str |
         table.add_row(cell_name(cell.swept), *texts)
     console = wide_console()
     console.print(table)
+    names, trials = [cell_name(cell.swept) for cell in study.cells], [values.trials for values in cells]
+    for each in partial(study, names, trials, {}):
+        console.print(f"partial: {each.trials} of {each.wanted} trials of {each.setting}")
     warned = {cell_name(cell.swept): values.warnings for cell, values in zip(study.cells, cells, strict=True)}
     for warning in warnings(warned):
         console.print(warning)

@@ -1,8 +1,8 @@
 """Progress of a long command, on standard error: a bar on a terminal, lines elsewhere (the log of a job, a pipe).
 
 A line is written when the stage changes, and by a thread every 10 s within a stage. The rate is that of what this
-command completed in the present stage; the time left assumes the same rate for the rest, in a study with `precision`
-for the trials of the present round.
+command completed in the present stage; the time left assumes the same rate for the rest, unless the command estimates
+it from what the trials of each cell cost (`studies/sweeps/remaining.py`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ INTERVAL_S = 10.0
 class Progress:
     """Shows nothing; the subclasses show progress as a bar or as lines."""
 
-    def show(self, stage: str, done: int = 0, total: int | None = None, at: str = "") -> None:
+    def show(
+        self, stage: str, done: int = 0, total: int | None = None, at: str = "", left_s: float | None = None
+    ) -> None:
         """The command is in `stage`, of which `done` of `total` units are complete (None: it has no units); `at` names
-        what is at work."""
+        what is at work. `left_s`: the time left, in seconds, where the caller knows better than by the rate so far."""
 
     def note(self, text: str) -> None:
         """Something that the user should know, in one line."""
@@ -41,15 +43,16 @@ class Pace:
         self._unit, self._now_s = unit, now_s
         self._stage, self._began_s, self._began_with = "", 0.0, 0
 
-    def words(self, stage: str, done: int, total: int | None) -> str:
-        """`3.2 trials/s, 2 min left`; empty before the first unit of the stage is complete."""
+    def words(self, stage: str, done: int, total: int | None, left_s: float | None = None) -> str:
+        """`3.2 trials/s, 2 min left`; empty before the first unit of the stage is complete. `left_s`: the time left;
+        None: by the rate."""
         if stage != self._stage:
             self._stage, self._began_s, self._began_with = stage, self._now_s(), done
         elapsed_s, ran = self._now_s() - self._began_s, done - self._began_with
         if total is None or ran <= 0 or elapsed_s <= 0:
             return ""
         rate = ran / elapsed_s
-        return f"{rate:.3g} {self._unit}/s, {duration_words((total - done) / rate)} left"
+        return f"{rate:.3g} {self._unit}/s, {duration_words((total - done) / rate if left_s is None else left_s)} left"
 
 
 def duration_words(seconds: float) -> str:
@@ -73,10 +76,13 @@ class LogLines(Progress):
         self._began_s, self._pace = now_s(), Pace(unit, now_s)
         self._stage, self._done, self._at = "started", 0, ""
         self._total: int | None = None
+        self._left_s: float | None = None
 
-    def show(self, stage: str, done: int = 0, total: int | None = None, at: str = "") -> None:
+    def show(
+        self, stage: str, done: int = 0, total: int | None = None, at: str = "", left_s: float | None = None
+    ) -> None:
         changed = stage != self._stage
-        self._stage, self._done, self._total, self._at = stage, done, total, at
+        self._stage, self._done, self._total, self._at, self._left_s = stage, done, total, at, left_s
         if changed:
             self._pace.words(stage, done, total)
             self.write_line()
@@ -87,7 +93,7 @@ class LogLines(Progress):
     def write_line(self) -> None:
         """Writes the present stage and the seconds since the command began."""
         count = "" if self._total is None else f"{self._done} of {self._total} {self._unit}"
-        pace = self._pace.words(self._stage, self._done, self._total)
+        pace = self._pace.words(self._stage, self._done, self._total, self._left_s)
         parts = (self._stage, count, pace, self._at and f"at {self._at}", f"{self._now_s() - self._began_s:.0f} s")
         self._write(f"{self._name}: {', '.join(filter(None, parts))}")
 
@@ -106,11 +112,13 @@ class Bar(Progress):
         self._bar, self._stage, self._task = bar, "", bar.add_task("", total=None, count="", words="")
         self._pace = Pace(unit, now_s)
 
-    def show(self, stage: str, done: int = 0, total: int | None = None, at: str = "") -> None:
+    def show(
+        self, stage: str, done: int = 0, total: int | None = None, at: str = "", left_s: float | None = None
+    ) -> None:
         if stage != self._stage:
             self._bar.remove_task(self._task)
             self._stage, self._task = stage, self._bar.add_task(stage, total=None, count="", words="")
-        words = ", ".join(filter(None, (self._pace.words(stage, done, total), at)))
+        words = ", ".join(filter(None, (self._pace.words(stage, done, total, left_s), at)))
         count = "" if total is None else f"{done}/{total}"
         self._bar.update(self._task, completed=done, total=total, count=count, words=words)
 

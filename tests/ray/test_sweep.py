@@ -14,12 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from experiments.engines.ray.session import ray_session
 from experiments.studies.design.loader import study_from
 from experiments.studies.design.model import CellParameters
 from experiments.studies.design.study import StudyPlan
+from experiments.studies.sweeps import sweep as sweeping
 from experiments.studies.sweeps.batches import read_trials
 from experiments.studies.sweeps.output import read_record
 from experiments.studies.sweeps.storage import Location, store_at
@@ -92,6 +94,19 @@ def test_second_sweep_runs_no_trial(reference: Path) -> None:
     assert table["trial"].to_pylist() == [*range(16), *range(16)]
     assert len(set(table["seed"].to_pylist())) == 16
     assert sweep(study(), reference, fake_trial) == 0
+
+
+def test_trials_of_the_command_process_are_those_of_workers(
+    reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole files may have other trials, the rows of each trial are the same; and nothing starts a Ray."""
+    monkeypatch.setattr(sweeping, "is_named", lambda address: False)
+    monkeypatch.delattr(sweeping, "run_batches")
+    assert sweep(study(), tmp_path, fake_trial) == 32
+    assert all_trials(tmp_path).equals(all_trials(reference))
+    order = [(name, "ascending") for name in ("cell", "trial", "seq")]
+    traces = [pq.read_table(out / "trace").sort_by(order) for out in (tmp_path, reference)]
+    assert traces[0].equals(traces[1])
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -112,7 +112,9 @@ class Hook(Progress):
         self._call, self.called = call, False
         self.notes: list[str] = []
 
-    def show(self, stage: str, done: int = 0, total: int | None = None, at: str = "") -> None:
+    def show(
+        self, stage: str, done: int = 0, total: int | None = None, at: str = "", left_s: float | None = None
+    ) -> None:
         if done and not self.called:
             self.called = True
             self._call()

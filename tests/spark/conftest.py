@@ -41,7 +41,7 @@ def spark() -> Iterator[SparkSession]:
 def in_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """`analyze` runs the pipeline in the session of this process."""
 
-    def run(work: Mapping[str, object], options: SparkOptions, progress: Progress) -> None:
+    def run(work: Mapping[str, object], options: SparkOptions, progress: Progress, started: analysis.Beside) -> None:
         try:
             carry_out(spark, work)
         except (InputError, LossesDisagree) as error:

@@ -20,6 +20,7 @@ from experiments.studies.design.loader import study_from
 from experiments.studies.design.model import CellParameters
 from experiments.studies.design.study import StudyPlan
 from experiments.studies.pipeline import manifest
+from experiments.studies.pipeline import spark as pipeline
 from experiments.studies.pipeline.schemas import GOLD, SILVER, ddl, digests
 from experiments.studies.pipeline.session import spark_path
 from experiments.studies.pipeline.spark import LossesDisagree, Work, analyse, disagreements
@@ -208,6 +209,17 @@ def test_small_runs_become_one_and_gold_keeps_its_bytes(spark: SparkSession, dra
     for table in (path for path in (out / "silver").iterdir() if path.is_dir()):
         (folder,) = table.iterdir()
         assert (folder.name, len(list(folder.glob("*.parquet")))) == ("run=5", 1)
+
+
+def test_little_data_gives_the_bytes_of_spark_tasks(
+    spark: SparkSession, drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver made the silver of `drawn` itself; here tasks of Spark make it."""
+    monkeypatch.setattr(pipeline, "HERE_BYTES", 0)
+    out = shutil.copytree(drawn, tmp_path / "s", ignore=shutil.ignore_patterns("silver", "gold"))
+    assert gold_of(analysed(spark, out)) == gold_of(drawn)
+    files = [len(list(folder.glob("silver/trials/run=0/*.parquet"))) for folder in (out, drawn)]
+    assert files[0] > files[1] == 1
 
 
 def test_damaged_batches_are_quarantined_and_the_others_analysed(spark: SparkSession, tmp_path: Path) -> None:

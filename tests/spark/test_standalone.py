@@ -97,7 +97,9 @@ class KillInSilver(Progress):
     def __init__(self, group: int, out: Path) -> None:
         self._group, self._out, self.killed = group, out, False
 
-    def show(self, stage: str, done: int = 0, total: int | None = None, at: str = "") -> None:
+    def show(
+        self, stage: str, done: int = 0, total: int | None = None, at: str = "", left_s: float | None = None
+    ) -> None:
         if stage == SILVER_STAGE and not self.killed:
             while not any(self._out.glob("silver/*/run=0/*.parquet")):
                 Event().wait(POLL_S)

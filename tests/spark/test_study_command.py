@@ -36,7 +36,7 @@ def test_run_prints_one_document_and_a_second_run_the_table(
     out = tmp_path / "out"
     result = CliRunner().invoke(app, ["run", str(file), "--out", str(out), "--json"])
     document = json.loads(result.stdout)
-    stages = ["starting Ray", "starting Spark", READING, SILVER_STAGE, GOLD, "report"]
+    stages = ["sweep", "starting Spark", READING, SILVER_STAGE, GOLD, "report"]
     shown = [stage for line in result.stderr.splitlines() for stage in stages if f"isray study: {stage}" in line]
     assert list(dict.fromkeys(shown)) == stages
     assert set(document) == {"out", "report", "cells"}

@@ -99,6 +99,11 @@ def ray_session(address: str | None = None, cpus: int | None = None) -> Iterator
             ray.shutdown()
 
 
+def is_named(address: str | None) -> bool:
+    """Whether a session with this address option would use a Ray that runs already."""
+    return _connected() is not None or not is_private(address)
+
+
 def _connected() -> str | None:
     """The address of the Ray that this process is connected to, None without one."""
     if "ray" not in sys.modules:

@@ -121,7 +121,7 @@ class StudyHeader(StudyModel):
         None,
         description="What a setting has to meet: `incidents` at most (`1 in 100y`, `0.1 a year`), and the share of "
         "time in which it is `writable` at least (`99.99%`). The report says which setting meets them, and which is "
-        "the cheapest of these: the one with the fewest replicas; of these one that can be written with a replica down, "
+        "the cheapest of these: the one with the fewest replicas; of these one that a replica down does not stop, "
         "with the most copies that are acknowledged.",
     )
 

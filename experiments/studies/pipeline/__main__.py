@@ -1,7 +1,8 @@
-"""The pipeline as a process of its own: `python -m experiments.studies.pipeline WORK`.
+"""The pipeline as a process of its own: `python -m experiments.studies.pipeline SESSION < WORK`.
 
-WORK is a JSON file that the command writes (`analysis.work_of`). Exit code 2 if the input cannot be analysed; the
-reason is a line on standard output.
+SESSION is a JSON file with what a Spark session needs (`analysis.session_of`), WORK a line of JSON with what is to be
+done (`analysis.work_of`), which may come after the session has started; without one the process ends. Exit code 2 if
+the input cannot be analysed; the reason is a line on standard output.
 """
 
 from __future__ import annotations
@@ -27,11 +28,15 @@ from experiments.studies.trials.batch import Batch
 from experiments.support.errors import InputError
 
 
-def main(work: Path) -> int:
-    """Carries out the analysis that the file describes; returns the exit code."""
-    asked = json.loads(work.read_bytes())
-    java_home, options = Path(asked["java_home"]), SparkOptions(asked["master"], asked["settings"])
-    with orderly_signals(), spark_session(java_home, options, little=asked["little"]) as spark:
+def main(session: Path) -> int:
+    """Carries out the analysis that standard input describes; returns the exit code."""
+    found = json.loads(session.read_bytes())
+    java_home, options = Path(found["java_home"]), SparkOptions(found["master"], found["settings"])
+    with orderly_signals(), spark_session(java_home, options, little=found["little"]) as spark:
+        line = sys.stdin.readline()
+        if not line:
+            return 0
+        asked = json.loads(line)
         try:
             with nullcontext() if options.is_local else watched_executors(spark, partial(report, "note")):
                 carry_out(spark, asked)

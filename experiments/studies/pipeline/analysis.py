@@ -1,8 +1,8 @@
 """`isray study analyze`: finds the batches, then runs the Spark pipeline in a process of its own.
 
-Spark starts after Ray has ended, since two cores cannot feed both, and in another process, which ends with this command
-and keeps its JVM, settings and output apart. Its reports come on standard output (`options.py`); its standard error
-goes to a log, the end of which is shown if it fails.
+Spark runs in another process, which ends with this command and keeps its JVM, settings and output apart. It starts
+after Ray has ended, since two cores cannot feed both; or beside a sweep that one core completes in seconds. Its reports
+come on standard output (`options.py`); its standard error goes to a log, the end of which is shown if it fails.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -24,7 +24,7 @@ from experiments.studies.estimation.estimates import CellEstimates, read_cells
 from experiments.studies.pipeline.failures import MASTERS, PipelineFailed, reason
 from experiments.studies.pipeline.java import java_home
 from experiments.studies.pipeline.options import LOCAL, SparkOptions, reported
-from experiments.studies.sweeps.batches import file_names
+from experiments.studies.sweeps.batches import trace_bytes
 from experiments.studies.sweeps.output import StudyRecord, exclusive, read_record
 from experiments.studies.sweeps.staging import local_copy
 from experiments.studies.sweeps.storage import Folder, Location, store_at
@@ -33,18 +33,23 @@ from experiments.support.build import PACKAGES_FOLDER
 from experiments.support.errors import InputError
 from experiments.support.progress import SILENT, Progress
 
+SESSION = ("java_home", "master", "settings", "little")
+"""What of the work decides on the session."""
 EXIT_S = 60
 CONNECT_S = 10.0
 LITTLE_BYTES = 32 * 2**20
 """Traces that are smaller count as little data (`session.py`): some millions of rows."""
 
 
-def analyze(out: Location, progress: Progress = SILENT, spark: SparkOptions = LOCAL) -> list[CellEstimates]:
+def analyze(
+    out: Location, progress: Progress = SILENT, spark: SparkOptions = LOCAL, started: Beside | None = None
+) -> list[CellEstimates]:
     """Writes `silver/` and `gold/` of the study in `out`; returns the numbers of its cells.
 
     A Spark on this machine works on a copy of an object store; one with a master of its own reads and writes there.
-    Raises InputError if `out` holds no complete sweep, there is no Java, or no master answers; PipelineFailed if Spark
-    fails, or no trial of a cell can be read.
+    `started`: what started beside the sweep. Of a sweep that was interrupted the complete trials are analysed. Raises
+    InputError if `out` holds no sweep or no trial of a cell, there is no Java, or no master answers; PipelineFailed if
+    Spark fails, or no trial of a cell can be read.
     """
     check_master(spark.master)
     with local_copy(out, progress) if spark.is_local else nullcontext(out) as place:
@@ -53,7 +58,7 @@ def analyze(out: Location, progress: Progress = SILENT, spark: SparkOptions = LO
             progress.show("finding the batches")
             work = work_of(record, place, spark)
             progress.show("starting Spark")
-            run_pipeline(work, spark, progress)
+            run_pipeline(work, spark, progress, started or Beside(spark))
         with local_copy(place, traces=False) as folder:
             return read_cells(folder, record.study.cells, metrics_of(record.study))
 
@@ -77,46 +82,125 @@ def check_master(master: str) -> None:
 def work_of(record: StudyRecord, out: Location, spark: SparkOptions) -> dict[str, object]:
     """What the Spark process is to do: the directory or URL `out`, Java, Spark's master and settings, whether there is
     little data, the batches, and the trials that each cell needs."""
-    batches, targets = complete_batches(record, out)
+    batches, targets = complete_batches(record, out, partial=True)
     store = store_at(out)
     little = False
     if isinstance(store, Folder):
-        out = store.root.resolve()
-        traces = (out / file_names(batch)[0] for batch in batches)
-        little = sum(path.stat().st_size for path in traces if path.exists()) < LITTLE_BYTES
+        store = Folder(store.root.resolve())
+        little = trace_bytes(store, batches) < LITTLE_BYTES
+    work = {"out": store.place(), "batches": batches, "targets": targets}
+    return session_of(spark, little=little) | work
+
+
+def session_of(spark: SparkOptions, *, little: bool) -> dict[str, object]:
+    """The part of `work_of` that a Spark session needs. Raises InputError if there is no Java."""
     return {
-        "out": str(out),
         "java_home": str(java_home()),
         "master": spark.master,
         "settings": dict(spark.settings),
         "little": little,
-        "batches": batches,
-        "targets": targets,
     }
 
 
-def run_pipeline(work: Mapping[str, object], spark: SparkOptions, progress: Progress) -> None:
-    """Runs the Spark pipeline in a process of its own. Raises PipelineFailed if it refuses its input or fails."""
-    paths = [str(PACKAGES_FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-    with orderly_signals(), tempfile.TemporaryDirectory(prefix="isray-", ignore_cleanup_errors=True) as folder:
-        asked, log = Path(folder) / "work.json", Path(folder) / "log"
-        asked.write_text(json.dumps(work), encoding="utf-8")
-        command = [sys.executable, "-m", "experiments.studies.pipeline", str(asked)]
-        with log.open("w") as stream:
-            process = subprocess.Popen(
-                command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=stream, text=True, errors="replace"
+class SparkProcess:
+    """A process with a Spark session, for one analysis. It reads what it is to do from standard input, and ends with
+    that."""
+
+    def __init__(self, session: Mapping[str, object]) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="isray-", ignore_cleanup_errors=True)
+        self.session, folder = session, Path(self._folder.name)
+        asked, self.log = folder / "session.json", folder / "log"
+        asked.write_text(json.dumps(session), encoding="utf-8")
+        paths = [str(PACKAGES_FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])]
+        with self.log.open("w") as stream:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "experiments.studies.pipeline", str(asked)],
+                cwd=folder,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stream,
+                text=True,
+                errors="replace",
             )
-            assert process.stdout is not None
-            try:
-                with process.stdout as lines:
-                    refusal = show_output(lines, progress, stream)
-                process.wait()
-            finally:
-                _end(process)
-        if process.returncode:
-            shown = log.read_text(encoding="utf-8", errors="replace").splitlines()
-            raise PipelineFailed(refusal) if refusal else reason(shown, str(work["out"]), spark)
+
+    def carry_out(self, work: Mapping[str, object], progress: Progress) -> str | None:
+        """Has the process do its work and end; returns why it refused, if it did."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with suppress(BrokenPipeError), self.process.stdin as asked:  # its log says why it has ended
+            asked.write(json.dumps(work) + "\n")
+        with self.process.stdout as lines, self.log.open("a") as log:
+            refusal = show_output(lines, progress, log)
+        self.process.wait()
+        return refusal
+
+    def end(self) -> None:
+        """Terminates the process if it runs, and kills it if it does not end within `EXIT_S`."""
+        self.process.terminate()
+        try:
+            self.process.wait(EXIT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                with suppress(BrokenPipeError):
+                    stream.close()
+        self._folder.cleanup()
+
+
+class Beside:
+    """A Spark process that starts beside a little sweep which is about to end, so that its analysis need not wait for
+    the JVM. Only of a Spark on this machine: a master's executors are not kept waiting."""
+
+    def __init__(self, spark: SparkOptions) -> None:
+        self._spark = spark
+        self._process: SparkProcess | None = None
+
+    def begin(self) -> None:
+        """Starts the process. Without a Java it does not; the analysis gives the reason."""
+        if self._spark.is_local:
+            with suppress(InputError):
+                self._process = SparkProcess(session_of(self._spark, little=True))
+
+    def take(self, session: Mapping[str, object]) -> SparkProcess:
+        """The process if it has such a session, otherwise one that starts now."""
+        found, self._process = self._process, None
+        if found is not None and found.session == session:
+            return found
+        if found is not None:
+            found.end()
+        return SparkProcess(session)
+
+    def end(self) -> None:
+        """Ends a process that was not taken."""
+        if self._process is not None:
+            self._process.end()
+
+
+@contextmanager
+def beside(spark: SparkOptions) -> Iterator[Beside]:
+    """For a sweep and its analysis, within the block."""
+    found = Beside(spark)
+    with orderly_signals():
+        try:
+            yield found
+        finally:
+            found.end()
+
+
+def run_pipeline(work: Mapping[str, object], spark: SparkOptions, progress: Progress, started: Beside) -> None:
+    """Runs the Spark pipeline in a process of its own. Raises PipelineFailed if it refuses its input or fails."""
+    with orderly_signals():
+        running = started.take({name: work[name] for name in SESSION})
+        try:
+            refusal = running.carry_out(work, progress)
+            shown = running.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        finally:
+            running.end()
+    if running.process.returncode:
+        raise PipelineFailed(refusal) if refusal else reason(shown, str(work["out"]), spark)
 
 
 def show_output(lines: Iterable[str], progress: Progress, log: TextIO) -> str | None:
@@ -132,13 +216,3 @@ def show_output(lines: Iterable[str], progress: Progress, log: TextIO) -> str | 
             refusal = text if kind == "refused" else refusal
             log.write(line)
     return refusal
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """Terminates the process if it runs, and kills it if it does not end within `EXIT_S`."""
-    process.terminate()
-    try:
-        process.wait(EXIT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

@@ -7,18 +7,21 @@ For silver a task reads each of its batches once, makes the rows of all tables o
 it has seen all of its batches. A file is named after the task's partition, which Spark makes of the same batches if it
 runs the task again: another attempt replaces the file by one of the same content. Nothing reads the files before the
 manifest lists their run (`manifest.py`).
+
+Where there is little data, the process of the driver does the same itself, without a task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark import TaskContext
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from experiments.studies.design.cluster import Cluster
 from experiments.studies.design.model import CellParameters
@@ -45,10 +48,10 @@ class Checked(NamedTuple):
     reason: str | None
 
 
-def check_batches(spark: SparkSession, store: Store, batches: Sequence[Batch]) -> list[Checked]:
-    """Checks the batches in the executors, in parallel."""
-    if not batches:
-        return []
+def check_batches(spark: SparkSession | None, store: Store, batches: Sequence[Batch]) -> list[Checked]:
+    """Checks the batches in the executors, in parallel; in this process without Spark."""
+    if spark is None or not batches:
+        return [_checked(store, batch) for batch in batches]
     tasks = max(spark.sparkContext.defaultParallelism, len(batches) // BATCHES_PER_TASK)
     listed = spark.createDataFrame(list(batches), ddl(BATCH)).repartition(tasks)
     rows = listed.mapInArrow(partial(_check, store), ddl(CHECKED)).collect()
@@ -63,23 +66,29 @@ def _rows(parts: Iterator[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
 
 def _check(store: Store, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """What one task does: the checks of its batches."""
-    for batch in map(Batch._make, _rows(parts)):
-        size = rows = 0
-        file = reason = None
-        try:
-            size, rows = check_batch(store, batch)
-        except InputError as error:
-            file, reason = error.source, " ".join(f"{error.field}: {error.found}".removeprefix(": ").split())
-        except (StorageFailed, pa.ArrowException) as error:
-            file, reason = store.place(file_names(batch)[0]), " ".join(str(error).split())
-        values = zip((*batch, size, rows, file, reason), CHECKED.values(), strict=True)
+    for row in _rows(parts):
+        found = _checked(store, Batch(*row))
+        values = zip((*found.batch, *found[1:]), CHECKED.values(), strict=True)
         yield pa.RecordBatch.from_arrays([pa.array([value], TYPES[kind]) for value, kind in values], names=[*CHECKED])
 
 
-def listed(spark: SparkSession, batches: Sequence[Batch], cells: Mapping[str, CellParameters], tasks: int) -> DataFrame:
-    """The batches with what `write_tables` needs of their cells, given by digest: `LISTED`, in `tasks` partitions."""
-    rows = [(*batch, len(cells[batch.cell].counts), cells[batch.cell].acks == "all") for batch in batches]
-    return spark.createDataFrame(rows, ddl(LISTED)).repartition(tasks)
+def _checked(store: Store, batch: Batch) -> Checked:
+    try:
+        return Checked(batch, *check_batch(store, batch), None, None)
+    except InputError as error:
+        file, reason = error.source, " ".join(f"{error.field}: {error.found}".removeprefix(": ").split())
+    except (StorageFailed, pa.ArrowException) as error:
+        file, reason = store.place(file_names(batch)[0]), " ".join(str(error).split())
+    return Checked(batch, 0, 0, file, reason)
+
+
+Listed = tuple[str, int, int, int, bool]
+"""A batch with what its tables need of its cell: `LISTED`."""
+
+
+def listed(batches: Sequence[Batch], cells: Mapping[str, CellParameters]) -> list[Listed]:
+    """The batches with what `write_tables` needs of their cells, given by digest."""
+    return [(*batch, len(cells[batch.cell].counts), cells[batch.cell].acks == "all") for batch in batches]
 
 
 Makers = Mapping[str, Callable[[Trace], pa.Table]]
@@ -89,13 +98,37 @@ GROUP_ROWS = 131_072
 """Rows of a file's row groups, at least; the last one may have fewer."""
 
 
-def write_tables(
-    batches: DataFrame, store: Store, run: int, makers: Makers, clusters: Mapping[str, Cluster | None]
-) -> list[str]:
-    """Writes the tables of the batches, which were checked, as a run of silver; returns the names of the files.
-    `batches`: as `listed`; each of its partitions is a task, and no row is exchanged between them. `clusters`: those of
-    the cells, by digest."""
-    rows = batches.mapInArrow(partial(_write, store, run, makers, clusters), "name string").collect()
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Writes the tables of batches, which were checked, as a run of silver. `clusters`: those of the cells, by
+    digest."""
+
+    store: Store
+    run: int
+    makers: Makers
+    clusters: Mapping[str, Cluster | None]
+
+    def write(self, batches: Iterable[Sequence[Any]], part: int = 0) -> list[str]:
+        """Reads batches as `listed`, writes a file per table, returns the names of the files."""
+        files: dict[str, TableFile] = {}
+        for cell, first, stop, partitions, acks_all in batches:
+            trace = read_batch(self.store, Batch(cell, first, stop), partitions, acks_all, self.clusters[cell])
+            for table, make in self.makers.items():
+                rows = make(trace)
+                if table not in files:
+                    files[table] = TableFile(rows.schema)
+                files[table].add(rows)
+        names = [f"{run_folder(table, self.run)}/part-{part:05d}.parquet" for table in files]
+        for name, file in zip(names, files.values(), strict=True):
+            self.store.write(name, file.content())
+        return names
+
+
+def write_tables(spark: SparkSession, tasks: int, batches: Sequence[Listed], writer: Writer) -> list[str]:
+    """Has `tasks` tasks of Spark write the batches, no row being exchanged between them; returns the names of the
+    files."""
+    frame = spark.createDataFrame(list(batches), ddl(LISTED)).repartition(tasks)
+    rows = frame.mapInArrow(partial(_write, writer), "name string").collect()
     return sorted(row["name"] for row in rows)
 
 
@@ -132,25 +165,9 @@ class TableFile:
         self._waiting, self._rows = [], 0
 
 
-def _write(
-    store: Store,
-    run: int,
-    makers: Makers,
-    clusters: Mapping[str, Cluster | None],
-    parts: Iterator[pa.RecordBatch],
-) -> Iterator[pa.RecordBatch]:
-    """What one task does: reads its batches, writes its files, yields their names."""
-    files: dict[str, TableFile] = {}
-    for cell, first, stop, partitions, acks_all in _rows(parts):
-        trace = read_batch(store, Batch(cell, first, stop), partitions, acks_all, clusters[cell])
-        for table, make in makers.items():
-            rows = make(trace)
-            if table not in files:
-                files[table] = TableFile(rows.schema)
-            files[table].add(rows)
+def _write(writer: Writer, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What one task does: writes the files of its batches, yields their names."""
     context = TaskContext.get()
     assert context is not None
-    names = [f"{run_folder(table, run)}/part-{context.partitionId():05d}.parquet" for table in files]
-    for name, file in zip(names, files.values(), strict=True):
-        store.write(name, file.content())
+    names = writer.write(_rows(parts), context.partitionId())
     yield pa.RecordBatch.from_arrays([pa.array(names, pa.string())], names=["name"])

@@ -9,15 +9,16 @@ lost if a later election cuts the log at or below the record's offset while the 
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import reduce
 from operator import and_
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from experiments.studies.design.estimator import choose
@@ -31,19 +32,23 @@ from experiments.studies.estimation.moments import Sums
 from experiments.studies.estimation.pairs import Products
 from experiments.studies.estimation.times import CATCH_UP, FAILOVER, KINDS, RECOVERED, Quantiles, measured_document
 from experiments.studies.pipeline import gold, manifest
-from experiments.studies.pipeline.bronze import Checked, check_batches, listed, run_folder, write_tables
+from experiments.studies.pipeline.bronze import Checked, Writer, check_batches, listed, run_folder, write_tables
 from experiments.studies.pipeline.controls import control_sums, controlled_trials
 from experiments.studies.pipeline.growth import TABLE as HARMS
 from experiments.studies.pipeline.growth import reweighting_of
 from experiments.studies.pipeline.options import GOLD, READING, SILVER_STAGE, report
 from experiments.studies.pipeline.schemas import ddl, digests
 from experiments.studies.pipeline.tables import NAMES, tables_of
+from experiments.studies.sweeps.batches import parquet, trace_bytes
 from experiments.studies.sweeps.output import StudyRecord
 from experiments.studies.sweeps.storage import Folder, ObjectStore, Store
 from experiments.studies.trials.batch import Batch, trial_seed
 from experiments.support.atomic import replaced_folder
 from experiments.support.errors import InputError
 
+HERE_BYTES = 4 * 2**20
+"""Batches whose traces are smaller are checked and made into silver by this process: Spark's tasks need a second or two
+for the start of their own processes."""
 ROWS_PER_TASK = 5_000_000
 """So many rows of trace add a partition to the exchanges of gold. Adaptive execution joins those that get little."""
 NONE = FailoverTimes(None, None, None)
@@ -68,6 +73,10 @@ class Work:
         """The names of the study's metrics."""
         return tuple(metric.name for metric in metrics_of(self.record.study))
 
+    def size(self, batches: Sequence[Batch]) -> float:
+        """The bytes of the traces of batches in a folder; infinite in an object store, where they are not looked up."""
+        return trace_bytes(self.store, batches) if isinstance(self.store, Folder) else math.inf
+
     def seed_of(self, cell: int, trial: int) -> int:
         """The seed of a trial."""
         study = self.record.study
@@ -80,7 +89,8 @@ def analyse(spark: SparkSession, work: Work) -> None:
     manifest.remove_unlisted(work.store, found, NAMES)
     report("stage", READING)
     new = [batch for batch in work.batches if batch not in found.batches]
-    checked = check_batches(spark, work.store, new)
+    here = work.size(new) < HERE_BYTES
+    checked = check_batches(None if here else spark, work.store, new)
     bad = [each for each in checked if each.reason is not None]
     for each in bad:
         report("note", f"{each.file}: quarantined, {each.reason}")
@@ -88,7 +98,7 @@ def analyse(spark: SparkSession, work: Work) -> None:
     _require_trials(work, {*found.batches, *(each.batch for each in good)})
     report("stage", SILVER_STAGE)
     if good:
-        _add_run(spark, work, found.next_run, good)
+        _add_run(spark, work, found.next_run, good, here=here)
         run = manifest.AnalysisRun(tuple(each.batch for each in good), sum(each.size for each in good))
         found = _listed(work, manifest.Manifest({**found.runs, found.next_run: run}))
     small, one = manifest.compacted(found)
@@ -126,17 +136,18 @@ def _require_trials(work: Work, good: set[Batch]) -> None:
             raise InputError(work.store.place(), f"cell {index}", "no trial that can be read", allowed)
 
 
-def _add_run(spark: SparkSession, work: Work, run: int, good: Sequence[Checked]) -> None:
+def _add_run(spark: SparkSession, work: Work, run: int, good: Sequence[Checked], *, here: bool) -> None:
     """Writes the run's folders of silver."""
     tasks = sum(each.rows for each in good) // ROWS_PER_TASK
     if tasks > int(str(spark.conf.get("spark.sql.shuffle.partitions"))):
         spark.conf.set("spark.sql.shuffle.partitions", tasks)
     files = max(spark.sparkContext.defaultParallelism, sum(each.size for each in good) // manifest.FILE_BYTES)
     cells = dict(zip(work.record.cells, (cell.parameters for cell in work.record.study.cells), strict=True))
-    batches = listed(spark, [each.batch for each in good], cells, files)
+    batches = listed([each.batch for each in good], cells)
     clusters = {digest: parameters.cluster for digest, parameters in cells.items()}
     makers = {name: table.rows for name, table in tables_of(work.record).items()}
-    names = write_tables(batches, work.store, run, makers, clusters)
+    writer = Writer(work.store, run, makers, clusters)
+    names = writer.write(batches) if here else write_tables(spark, files, batches, writer)
     for folder in (run_folder(table, run) for table in makers):
         for name in work.store.names(folder):
             if f"{folder}/{name}" not in names:  # left by an attempt of a task that was killed
@@ -176,17 +187,18 @@ def _write_gold(spark: SparkSession, work: Work, runs: Sequence[int], bad: Seque
     study, per_trial = work.record.study, _silver(spark, work, "trials", runs)
     times = _times(spark, work, runs).cache()
     placed = gold.places(times).cache()
-    with _gold_folder(work) as (store, root):
+    with _gold_folder(work) as store:
 
-        def stored(frame: DataFrame, name: str) -> DataFrame:
-            frame.coalesce(1).write.mode("overwrite").parquet(f"{root}/{name}")
-            return spark.read.schema(frame.schema).parquet(f"{root}/{name}")
+        def stored(frame: DataFrame, name: str) -> list[dict[str, Any]]:
+            rows = frame.toArrow()
+            store.write(f"{name}/part-00000.parquet", parquet(rows))
+            return list(rows.to_pylist())
 
         with_controls = [choose(cell.parameters, study.functions is not None).estimator for cell in study.cells]
         folds = control_sums(per_trial) if "multifidelity" in with_controls else {}
         per_trial = controlled_trials(per_trial, folds)
-        by_cell = defaultdict[int, list[Row]](list)
-        for row in stored(gold.per_cell(per_trial, work.metrics), "cells").collect():
+        by_cell = defaultdict[int, list[dict[str, Any]]](list)
+        for row in stored(gold.per_cell(per_trial, work.metrics), "cells"):
             by_cell[row["cell"]].append(row)
         stored(gold.distributions(placed), "distributions")
         found_times = gold.quantiles(times, placed)
@@ -199,16 +211,16 @@ def _write_gold(spark: SparkSession, work: Work, runs: Sequence[int], bad: Seque
             cells.append(CellSums(row["trials"], row["years"], sums, failovers, changes, controls))
 
         def products_with(reference: int) -> dict[tuple[int, str], Products]:
-            found = stored(gold.products(per_trial, reference, work.metrics), f"pairs/reference={reference}").collect()
+            found = stored(gold.products(per_trial, reference, work.metrics), f"pairs/reference={reference}")
             return {(row["cell"], row["metric"]): _read(row, Products) for row in found}
 
         estimates = estimate_cells(work.record.study, cells, products_with, _reweighting(spark, work, runs))
         observed = defaultdict[int, dict[str, Quantiles]](dict)
         measured = gold.measured_quantiles(_silver(spark, work, "measured", runs))
-        for row in stored(measured, "measured").collect():
+        for row in stored(measured, "measured"):
             observed[row["cell"]][row["kind"]] = Quantiles(row["p50"], row["p99"], row["max"])
-        reasons = stored(gold.reasons(_silver(spark, work, "reasons", runs)), "reasons").collect()
-        attributed = why.attributions((row.asDict() for row in reasons), work.seed_of)
+        reasons = stored(gold.reasons(_silver(spark, work, "reasons", runs)), "reasons")
+        attributed = why.attributions(reasons, work.seed_of)
         documents = [
             values.document(cell.swept)
             | cluster_document(cell.parameters, values.estimates)
@@ -242,19 +254,19 @@ def _times(spark: SparkSession, work: Work, runs: Sequence[int]) -> DataFrame:
 
 
 @contextmanager
-def _gold_folder(work: Work) -> Iterator[tuple[Store, str]]:
-    """Where gold is written, as store and Spark path: beside the old one, or in place in an object store."""
+def _gold_folder(work: Work) -> Iterator[Store]:
+    """Where gold is written: beside the old one, or in place in an object store."""
     if isinstance(work.store, Folder):
         with replaced_folder(work.store.root / "gold") as folder:
-            yield Folder(folder), f"file://{folder}"
+            yield Folder(folder)
     else:
-        yield ObjectStore(work.store.place("gold")), f"{work.root}/gold"
+        yield ObjectStore(work.store.place("gold"))
 
 
 T = TypeVar("T", Sums, Products)
 
 
-def _read(row: Row, kind: type[T]) -> T:
+def _read(row: Mapping[str, Any], kind: type[T]) -> T:
     """The dataclass with the row's columns as its fields."""
     return kind(**{field.name: row[field.name] for field in fields(kind) if field.name in row})
 

@@ -8,6 +8,7 @@ answer: the page lists below it the damaged files that the analysis has put into
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ from experiments.studies.report.charts.tradeoff import tradeoff_chart
 from experiments.studies.report.effects import effects
 from experiments.studies.report.example import Example, example_of
 from experiments.studies.report.failure_rates import beside_published, in_comparison
+from experiments.studies.report.partial import Partial, partial
 from experiments.studies.report.settings import Group, groups
 from experiments.studies.report.targets import target_name, target_rows
 from experiments.studies.sweeps.output import StudyRecord, read_record
@@ -120,10 +122,16 @@ def write_report(out: Path, source: Location | None = None) -> Path:
     trials = store_at(out if source is None else source)
     found = groups(record.study, cells)
     names = {record.cells[setting.index]: setting.full_name for group in found for setting in group.settings}
+    left_out = read_left_out(out, names)
+    damaged = Counter[str]()
+    for each in left_out:
+        damaged[each.setting] += each.trials
+    full_names = [names[digest] for digest in record.cells]
     extras = PageExtras(
         times=read_times(out),
         measured=read_measured(out),
-        left_out=read_left_out(out, names),
+        left_out=left_out,
+        partial=partial(record.study, full_names, [cell.trials for cell in cells], damaged),
         example=example_of(record, found, trials, out / LOSS_PAGE),
         why=read_attributions(out),
     )
@@ -134,12 +142,13 @@ def write_report(out: Path, source: Location | None = None) -> Path:
 @dataclass(frozen=True, slots=True)
 class PageExtras:
     """What a page shows besides the estimates of the cells. By cell: `times`, of failovers and the like; `measured`,
-    by clients and operators. `left_out`: files that the numbers are computed without; `example`: a loss; `why`: what
-    losses and outages are attributed to."""
+    by clients and operators. `left_out`: files that the numbers are computed without; `partial`: settings that lack
+    trials; `example`: a loss; `why`: what losses and outages are attributed to."""
 
     times: Sequence[Mapping[str, Times]] = ()
     measured: Sequence[Mapping[str, Quantiles | float]] = ()
     left_out: Sequence[LeftOut] = ()
+    partial: Sequence[Partial] = ()
     example: Example | None = None
     why: Sequence[Sequence[Attribution]] = ()
 
@@ -164,6 +173,7 @@ def render(record: StudyRecord, cells: Sequence[CellEstimates], extras: PageExtr
         example=extras.example,
         why=why.blocks(study, extras.why),
         left_out=extras.left_out,
+        partial=extras.partial,
         listed_at_most=10,
         question=study.question or f"{question}{' and '.join(study.cells[0].swept) or 'this setting'}?",
         versions=record.versions,

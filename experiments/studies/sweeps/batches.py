@@ -48,14 +48,25 @@ def commit(store: Store, batch: Batch, trace: pa.Table, trials: pa.Table) -> int
     """Writes one batch: its trace, its trials, then its mark; returns the bytes written. Raises StorageFailed."""
     marks, size = [], 0
     for name, table in zip(file_names(batch), (trace, trials), strict=True):
-        sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, compression="zstd")
-        content = memoryview(sink.getvalue())
+        content = parquet(table)
         store.write(name, content)
         marks.append(f"{hashlib.sha256(content).hexdigest()}  {name}\n")
         size += len(content)
     store.write(mark_name(batch), "".join(marks).encode())
     return size
+
+
+def parquet(table: pa.Table) -> memoryview:
+    """The table as the content of a Parquet file."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    return memoryview(sink.getvalue())
+
+
+def trace_bytes(store: Folder, batches: Iterable[Batch]) -> int:
+    """The size of the traces of batches; files that are missing count nothing."""
+    traces = (store.root / file_names(batch)[0] for batch in batches)
+    return sum(path.stat().st_size for path in traces if path.exists())
 
 
 def committed(store: Store) -> list[Batch]:

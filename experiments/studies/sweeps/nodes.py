@@ -99,6 +99,13 @@ def alive_nodes(nodes: list[dict[str, Any]]) -> dict[str, float]:
     }
 
 
+def cluster_cpus() -> int:
+    """The number of CPUs of the Ray that this process is connected to, at least 1."""
+    import ray
+
+    return max(1, int(ray.cluster_resources().get("CPU", 1)))
+
+
 def losses(before: Mapping[str, float], now: Mapping[str, float]) -> list[str]:
     """A line for each node that is lost."""
     return [

@@ -120,6 +120,11 @@ class CellWork:
         """The number of complete trials below the target."""
         return sum(min(stop, self.target) - min(first, self.target) for first, stop in self._done)
 
+    @property
+    def missing(self) -> int:
+        """The number of trials below the target that are not complete."""
+        return self.target - self.trials
+
     def _open_round(self) -> None:
         """Sets the target by the values of trials 0, 1, ... up to the first that is missing."""
         leading: list[Values] = []
@@ -180,3 +185,14 @@ class Schedule:
     @property
     def finished(self) -> bool:
         return all(cell.finished for cell in self.cells)
+
+    def left_s(self) -> list[float | None]:
+        """By cell, the time that one core needs for its missing trials, as far as targets are known: by the mean time
+        of the cell's own trials, or of all trials where it has none; None if this command has measured none."""
+        costs = [cell.cost for cell in self.cells]
+        trials, seconds = sum(cost.trials for cost in costs), sum(cost.seconds for cost in costs)
+        found: list[float | None] = []
+        for cell in self.cells:
+            own, of = (cell.cost.seconds, cell.cost.trials) if cell.cost.trials else (seconds, trials)
+            found.append(cell.missing * own / of if of else None if cell.missing else 0.0)
+        return found

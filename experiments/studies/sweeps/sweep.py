@@ -16,7 +16,7 @@ command resumes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +24,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 
-from experiments.engines.ray.session import ray_session
+from experiments.engines.ray.session import is_named, ray_session
 from experiments.studies.design.estimator import choose, fallbacks
 from experiments.studies.design.study import Cell, StudyPlan
 from experiments.studies.estimation.controlled import Controls
@@ -32,8 +32,10 @@ from experiments.studies.estimation.intervals import assumed_sizes
 from experiments.studies.estimation.stopping import LeadingTrials, wanted_trials
 from experiments.studies.sweeps.batches import committed, disjoint, read_trials, remove_leftovers
 from experiments.studies.sweeps.identity import cell_digests, trial_code_digest
-from experiments.studies.sweeps.nodes import LOOK_S, Nodes, WorkersLost
+from experiments.studies.sweeps.local import record, run_here
+from experiments.studies.sweeps.nodes import LOOK_S, Nodes, WorkersLost, cluster_cpus
 from experiments.studies.sweeps.output import StudyRecord, claim, current_versions, exclusive, record_versions
+from experiments.studies.sweeps.remaining import remaining
 from experiments.studies.sweeps.schedule import FIRST_BATCH_TRIALS, CellWork, Schedule, Values
 from experiments.studies.sweeps.storage import Folder, Location, StorageFailed, Store, store_at
 from experiments.studies.sweeps.worker import COLUMNS, Job, Summary, run_and_commit, values_of
@@ -65,11 +67,17 @@ def trials_needed(study: StudyPlan, cell: Cell, values: Values) -> int:
 
 
 def sweep(
-    study: StudyPlan, out: Location, trial: Trial, address: str | None = None, progress: Progress = SILENT
+    study: StudyPlan,
+    out: Location,
+    trial: Trial,
+    address: str | None = None,
+    progress: Progress = SILENT,
+    when_little: Callable[[], object] = lambda: None,
 ) -> int:
     """Runs the missing trials of the study into `out`, a folder or an fsspec URL; returns how many it ran.
 
-    `trial` must be importable by name on the workers. `address`: a Ray cluster (None: `RAY_ADDRESS`, or a private one).
+    `trial` must be importable by name on the workers. `address`: a Ray cluster (None: `RAY_ADDRESS`, or a private one
+    if one core would take long). `when_little`: called when the sweep is about to end within seconds (`local.py`).
     Raises InputError if `out` cannot be written, holds something else or damaged files, TrialFailed (as Ray's task
     error) for a failing trial, StorageFailed if a worker cannot write, WorkersLost.
     """
@@ -90,18 +98,31 @@ def sweep(
             _, schedule = needed_batches(StudyRecord(study, [], cells), store)
             if schedule.finished:
                 return 0
-            record = record_versions(store, current_versions(code))
+            content = record_versions(store, current_versions(code))
         except StorageFailed as error:
             allowed = "a folder or URL that can be read and written"
             raise InputError("--out", "", str(error), allowed) from error
-        job = job_of(study, store, trial, record)
+        job = job_of(study, store, trial, content)
         before = schedule.trials
-        progress.show("starting Ray")
-        with ray_session(address):
-            progress.show("sweep", before, schedule.target)
-            for index, _, _ in run_batches(study, cells, schedule, job, progress):
-                progress.show("sweep", schedule.trials, schedule.target, study.cells[index].name)
+        if not is_named(address):
+            _show(study, schedule, progress)
+            for _ in run_here(study, cells, schedule, job, when_little):
+                _show(study, schedule, progress)
+        if not schedule.finished:
+            progress.show("starting Ray")
+            with ray_session(address):
+                workers = cluster_cpus()
+                _show(study, schedule, progress, workers)
+                for _ in run_batches(study, cells, schedule, job, progress):
+                    _show(study, schedule, progress, workers)
         return schedule.trials - before
+
+
+def _show(study: StudyPlan, schedule: Schedule, progress: Progress, workers: int = 1) -> None:
+    """Shows how far the sweep is, what is left of it, and the cell that needs most of that."""
+    cells = [(cell.name, work.trials, work.target) for cell, work in zip(study.cells, schedule.cells, strict=True)]
+    left = remaining(cells, schedule.left_s(), workers)
+    progress.show("sweep", schedule.trials, schedule.target, left.slowest, left.left_s)
 
 
 def job_of(study: StudyPlan, store: Store, trial: Trial, record: bytes) -> Job:
@@ -165,9 +186,7 @@ def run_batches(
             for reference in ray.wait([*in_flight], num_returns=len(in_flight), timeout=0)[0]:
                 index, batch = in_flight.pop(reference)
                 summary = _summary(reference, batch)
-                work = schedule.cells[index]
-                work.cost.add(batch.stop - batch.first, summary.run_s + summary.commit_s, summary.rows)
-                work.complete(batch.first, batch.stop, summary.values)
+                record(schedule, index, batch, summary)
                 yield index, batch, summary
     nodes.count()
 
@@ -206,13 +225,17 @@ def needed_batches(record: StudyRecord, store: Store) -> tuple[list[Batch], Sche
     return batches, Schedule(works)
 
 
-def complete_batches(record: StudyRecord, out: Location) -> tuple[list[Batch], list[int]]:
-    """The batches of a complete sweep, each trial once, and the trials that each cell needs. Contents are not checked.
-    Raises InputError if trials are missing (an incomplete sweep is not analysed), StorageFailed."""
+def complete_batches(record: StudyRecord, out: Location, *, partial: bool = False) -> tuple[list[Batch], list[int]]:
+    """The batches of a sweep, each trial once, and the trials that each cell needs. Contents are not checked. Raises
+    InputError if trials are missing, with `partial` only if a cell has none; StorageFailed."""
     store = store_at(out)
     batches, schedule = needed_batches(record, store)
     missing = schedule.target - schedule.trials
-    if missing:
+    for cell, work in zip(record.study.cells, schedule.cells, strict=True):
+        if partial and not work.trials:
+            allowed = "at least one complete trial in each cell; run `isray study sweep` again"
+            raise InputError(store.place(), f"cell {cell.index} ({cell.name})", "no complete trial", allowed)
+    if missing and not partial:
         allowed = "a complete sweep; run `isray study sweep` again"
         raise InputError(store.place(), "trials", f"{missing} missing", allowed)
     return batches, [work.target for work in schedule.cells]

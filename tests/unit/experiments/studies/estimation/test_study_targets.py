@@ -95,7 +95,8 @@ def test_cheapest_has_the_fewest_replicas_then_one_to_spare_then_the_most_copies
     settings = [(5, 3), (3, 1), (1, 1), (3, 2), (1, 1), (3, 3)]
     cells = (CellParameters(brokers=5, replication_factor=rf, min_insync_replicas=least) for rf, least in settings)
     costs = [(*cost_of_copies(cell), 0.1) for cell in cells]
-    assert costs[2] == (1, True, -1, 0.1) and costs[3] == (3, False, -2, 0.1)
+    assert costs[2] == (1, True, -1, 0.1)
+    assert costs[3] == (3, False, -2, 0.1)
     assert cheapest(answers, costs, range(6)) == 3
     assert cheapest(answers, costs, [0, 5]) == 5
     assert cheapest(answers, costs, [2, 4]) is None

@@ -18,6 +18,7 @@ from experiments.studies.estimation.times import KINDS, Quantiles, Times, measur
 from experiments.studies.report import kafka, words
 from experiments.studies.report.charts.times import times_charts
 from experiments.studies.report.failure_rates import beside_published, failure_rates, in_comparison
+from experiments.studies.report.partial import Partial, partial
 from experiments.studies.report.render import LeftOut, PageExtras, read_left_out, render
 from experiments.studies.report.settings import groups
 from experiments.studies.trace.kinds import Restarted, Throughput
@@ -106,6 +107,16 @@ def test_files_that_are_left_out_are_named_below_the_answer(page: str, tmp_path:
     assert "12 damaged files are left out</strong>, with 36 trials" in rest
     assert rest.count(f"cut &lt;off&gt; ({NAMES[1]}, trials 3 to 5)") == 10
     assert "And 2 more" in rest
+
+
+def test_settings_of_an_interrupted_sweep_are_named_with_their_trials(page: str) -> None:
+    """Of 100 trials the second setting has 37, the third 60 and 40 in damaged files, the last none too few."""
+    study = study_of(sweep={"generation": ["kip-497", "kip-966"], "min_insync_replicas": [1, 2]}, trials=100)
+    found = partial(study, NAMES, [100, 37, 60, 140], {NAMES[2]: 40})
+    assert found == [Partial(NAMES[1], 37, 100)]
+    assert "partial:" not in page
+    shown = render(record_of(STUDY), cells_of(STUDY, LOSSES), PageExtras(partial=found))
+    assert f"partial: 37 of 100 trials of {NAMES[1]}" in shown.partition('id="partial"')[2]
 
 
 @pytest.mark.parametrize("content", [None, "[", '[{"file": 1}]'])

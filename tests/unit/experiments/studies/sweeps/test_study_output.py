@@ -53,6 +53,18 @@ def test_committed_batches_are_complete_and_the_others_missing(tmp_path: Path, c
     complete_batches(read_record(tmp_path), tmp_path)
 
 
+def test_trials_that_are_complete_can_be_analysed_unless_a_cell_has_none(
+    tmp_path: Path, cells: tuple[str, ...]
+) -> None:
+    """A batch without its mark is half written and does not count."""
+    first, second = Batch(cells[0], 0, 12), Batch(cells[1], 4, 20)
+    fill(tmp_path, study_of(), [first, second])
+    assert complete_batches(read_record(tmp_path), tmp_path, partial=True) == (sorted([first, second]), [20, 20])
+    (tmp_path / mark_name(second)).unlink()
+    with pytest.raises(InputError, match=r"cell 1 \(.*\): found no complete trial"):
+        complete_batches(read_record(tmp_path), tmp_path, partial=True)
+
+
 def test_files_of_an_interrupted_sweep_are_not_read_and_are_removed(tmp_path: Path, cells: tuple[str, ...]) -> None:
     first, second = Batch(cells[0], 0, 5), Batch(cells[0], 5, 9)
     fill(tmp_path, study_of(), [first, second])
