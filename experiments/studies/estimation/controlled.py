@@ -33,8 +33,8 @@ disagree (the rule of three at two-sided 95 %: 3.7 / n). So the variance of a ra
     sum((x - c)^2) + 3.7 q,
 
 q the mean squared size of an event, nor its interval for narrower than these, unless that of the events without control
-is smaller. That of a share of time rests on as many episodes as were seen, times the gain (`moments.py`), which is never taken for
-more than the number of events.
+is smaller. That of a share of time rests on as many episodes as were seen, times the gain (`moments.py`), which is
+never taken for more than the number of events.
 """
 
 from __future__ import annotations
@@ -92,7 +92,9 @@ class ControlSums:
     def covariance(self) -> float:
         """The sum of e f."""
         ratio, own = _ratio(self.value, self.exposure), _ratio(self.control, self.length)
-        return self.value_control - own * self.value_length - ratio * (self.exposure_control - own * self.exposure_length)
+        return (
+            self.value_control - own * self.value_length - ratio * (self.exposure_control - own * self.exposure_length)
+        )
 
     @property
     def spread(self) -> float:

@@ -99,8 +99,8 @@ def test_a_metric_with_few_events_has_no_control() -> None:
 
 
 def test_the_coefficient_by_hand() -> None:
-    """x is 0 or 2, c = 2 x, all exposures are 1: e is 1 up or down, f twice as much, so that Cov(e, f) / Var(f) = 1/2 and
-    rho = 1. With R = 3 beta is 1/2 * 3/4, in folds whose trials have the same mean as all others, the gain is
+    """x is 0 or 2, c = 2 x, all exposures are 1: e is 1 up or down, f twice as much, so that Cov(e, f) / Var(f) = 1/2
+    and rho = 1. With R = 3 beta is 1/2 * 3/4, in folds whose trials have the same mean as all others, the gain is
     1 / (1 - 3/4) = 4, and with C = 2, its mean, x' = x - 3/8 (2 x - 2) = 3/4 + x / 4."""
     values = np.tile(np.repeat([0.0, 2.0], FOLDS), 10)
     ones = np.ones(len(values))
