@@ -41,6 +41,7 @@ GROUPS = {
 }
 """The section of each group of commands, and where in this package it is."""
 COMMANDS = {
+    "play": (Section.EXPERIMENTS, "play:play", "isray play last-replica-standing"),
     "fuzz": (Section.EXPERIMENTS, "hunt:fuzz", "isray fuzz --seeds 1..200 --jobs 2"),
     "replay": (Section.EXPERIMENTS, "hunt:replay", "isray replay out/fuzz/seed-17.yaml --story"),
     "mutants": (Section.EXPERIMENTS, "hunt:mutants", "isray mutants --only vote-given-twice --seeds 10"),

@@ -31,6 +31,31 @@ class Explorer {
     this.openAddress();
   }
 
+  /* Shows a run that has grown in the place of the one before it, with the same filter and partition, up to its end. */
+  replace(document_) {
+    const span = this.view.to - this.view.from;
+    const whole = span >= this.scale.end - this.scale.begin;
+    this.runs = document_.runs.map((each, k) => new Run(each, "ab"[k]));
+    this.panes.forEach((pane, k) => pane.take(this.runs[k]));
+    const known = this.names();
+    this.collectNames();
+    this.setPartition(this.partitions.includes(this.partition) ? this.partition : this.firstPartition());
+    if (known !== this.names()) this.offerNames();
+    const hadSelection = this.selected !== null;
+    this.selected = this.past = null;
+    this.scale = new Scale(this.runs, document.getElementById("mode").value);
+    if (whole) this.fit();
+    else this.moveTo(this.scale.end - span * 0.98, span);
+    this.filterEvents();
+    this.resize();
+    if (hadSelection) showDetails(this, this.panel);
+  }
+
+  names() {
+    const kinds = [...this.kindsByGroup].map(([group, found]) => [group, [...found].sort()]);
+    return JSON.stringify([this.nodeNames, this.partitions, kinds.sort()]);
+  }
+
   collectNames() {
     this.nodeNames = [...new Set(this.runs.flatMap((run) => run.nodes.map((node) => node.name)))];
     this.partitions = [...new Set(this.runs.flatMap((run) => run.partitions))].sort();
@@ -297,10 +322,16 @@ class Explorer {
     modes.append(...Object.entries(MODES).map(([value, label]) => element("option", { value }, label)));
     modes.addEventListener("change", () => { this.setMode(modes.value); this.density = null; this.draw(); });
     const partitions = document.getElementById("partition");
-    partitions.append(...this.partitions.map((name) => element("option", { value: name }, name)));
-    partitions.value = this.partition ?? "";
     partitions.addEventListener("change", () => { this.setPartition(partitions.value); this.filterEvents(); this.resize(); showDetails(this, this.panel); });
     document.getElementById("only").addEventListener("change", (event) => { this.onlyPartition = event.target.checked; this.filterEvents(); });
+    this.offerNames();
+  }
+
+  /* The partitions to choose from, and the nodes and kinds to filter by. */
+  offerNames() {
+    const partitions = document.getElementById("partition");
+    partitions.replaceChildren(...this.partitions.map((name) => element("option", { value: name }, name)));
+    partitions.value = this.partition ?? "";
     buildFilter(this, document.getElementById("filter"));
   }
 
@@ -415,17 +446,3 @@ class Pointer {
     this.pane.canvas.title = i >= 0 ? `${formatTime(this.pane.run.time[i])} ${this.pane.run.nodeName(i)}: ${this.pane.run.text(i)}` : "";
   }
 }
-
-async function openExplorer() {
-  const place = document.getElementById("explorer");
-  place.hidden = false;
-  const app = new Explorer(await unpack(document.getElementById("run-data").textContent));
-  document.getElementById("loading").hidden = true;
-  window.explorer = app;
-  performance.mark("explorer-ready");
-}
-
-openExplorer().catch((error) => {
-  document.getElementById("loading").textContent = `The diagram cannot be drawn in this browser (${error.message}); the story below is complete.`;
-  throw error;
-});

@@ -12,7 +12,13 @@ const [MARK, STATE, BAND, EVENT] = [0, 1, 2, 3];
 
 class Pane {
   constructor(canvas, run) {
-    Object.assign(this, { canvas, run, context: canvas.getContext("2d") });
+    Object.assign(this, { canvas, context: canvas.getContext("2d") });
+    this.take(run);
+  }
+
+  /* Draws another run from now on. */
+  take(run) {
+    this.run = run;
     this.intervals = nodeIntervals(run);
     this.colors = this.groupNumbers();
     this.shapes = run.kinds.map(([role, name]) => shapeOf(role, name));

@@ -27,7 +27,9 @@ from protocol.ids import is_broker, is_client, is_controller, node_name
 from protocol.messages.base import Message
 
 FOLDER = Path(__file__).parent
-SCRIPTS = ("data.js", "causality.js", "scale.js", "states.js", "shapes.js", "draw.js", "panel.js", "app.js")
+DIAGRAM = ("data.js", "causality.js", "scale.js", "states.js", "shapes.js", "draw.js", "panel.js", "app.js")
+"""The scripts of the diagram, for any page that has its elements (`diagram`)."""
+SCRIPTS = (*DIAGRAM, "open.js")
 MAX_STORY_ROWS = 5_000
 """Lines of the story in the file; of a longer story the last ones, where runs end in what they show."""
 CHUNK = 100
@@ -55,9 +57,24 @@ def render_page(run: Run, other: Run | None = None, found: Sequence[Difference] 
         left_out=[max(0, len(each.story) - MAX_STORY_ROWS) for each in runs],
         differences=found,
         data=Markup(packed(document)),
-        style=Markup((FOLDER / "page.css").read_text(encoding="utf-8")),
-        script=Markup("\n".join((FOLDER / name).read_text(encoding="utf-8") for name in SCRIPTS)),
+        style=style(),
+        script=script(SCRIPTS),
     )
+
+
+def diagram() -> Markup:
+    """The elements of the diagram of one run, for a page of another package."""
+    return Markup(templates(FOLDER).get_template("diagram.html.j2").render(differences=()))
+
+
+def style() -> Markup:
+    """The style of the explorer's pages."""
+    return Markup((FOLDER / "page.css").read_text(encoding="utf-8"))
+
+
+def script(names: Sequence[str] = DIAGRAM) -> Markup:
+    """These scripts of the explorer, in one scope."""
+    return Markup("\n".join((FOLDER / name).read_text(encoding="utf-8") for name in names))
 
 
 def _clock(time_ms: int) -> str:

@@ -7,7 +7,7 @@ The order in which the cluster calls the recorder respects causality.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -156,7 +156,7 @@ def _loss_in(losses: AcknowledgedLosses | None, time_ms: TimeMs, trace: Trace) -
 class SimRecorder(Recorder):
     """Records a simulated cluster from now on. `headings` and `violations` are lists that grow during the run: what is
     appended to them is recorded between the events. `limit`: how many entries to keep, the newest, None for all.
-    `losses` marks the elections that lose records.
+    `losses` marks the elections that lose records. `leaves_out`: which messages are not recorded.
 
     `count` is the number of entries so far, `violation_numbers` are those of the violations among them.
     """
@@ -168,7 +168,9 @@ class SimRecorder(Recorder):
         violations: Sequence[Violation] = (),
         limit: int | None = None,
         losses: AcknowledgedLosses | None = None,
+        leaves_out: Callable[[Message], bool] = lambda message: False,
     ) -> None:
+        self._leaves_out = leaves_out
         self._cluster, self._losses = cluster, losses
         self._headings, self._violations = headings, violations
         self._seen_headings, self._seen_violations = len(headings), len(violations)
@@ -188,6 +190,8 @@ class SimRecorder(Recorder):
     def sent(
         self, time_ms: TimeMs, source: NodeId, target: NodeId, message: Message, arrivals: Sequence[TimeMs]
     ) -> None:
+        if self._leaves_out(message):
+            return
         found = Sent(target, message, arrivals)
         number = self._add(time_ms, source, found)
         if arrivals:
@@ -195,6 +199,8 @@ class SimRecorder(Recorder):
 
     def delivered(self, time_ms: TimeMs, source: NodeId, target: NodeId, message: Message) -> None:
         self._due = None
+        if self._leaves_out(message):
+            return
         self._add(time_ms, target, Received(source, message, self._sending(time_ms, source, target, message)))
 
     def fired(self, time_ms: TimeMs, node: NodeId, timer: str) -> None:

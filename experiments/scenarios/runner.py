@@ -39,7 +39,13 @@ DATA_FIELDS = expectations.LOSS_FIELDS | {"high_watermark", "log_end_offset", "v
 
 
 class StepFailedError(Exception):
-    """A step has failed; the message describes what was found."""
+    """A step has failed; the message describes what was found. `error` is the code of the response, NONE where the step
+    failed without one.
+    """
+
+    def __init__(self, text: str, error: ErrorCode = ErrorCode.NONE) -> None:
+        super().__init__(text)
+        self.error = error
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +103,12 @@ class Runner:
         """Starts the cluster, creates the topics and runs the steps; the engine stays up."""
         steps: list[StepResult] = []
         try:
-            self._set_up()
+            self.set_up()
         except StepFailedError as error:
             steps.append(StepResult(-1, "set-up", "start the cluster and create the topics", False, str(error)))
         for index, step in enumerate(self.scenario.steps if not steps else ()):
-            self.headings.append(Heading(step.text, len(self.engine.traces())))
             try:
-                detail = self._run_step(step) or ""
+                detail = self.carry_out(step)
                 steps.append(StepResult(index, step.kind, step.text, True, detail))
             except StepFailedError as error:
                 steps.append(StepResult(index, step.kind, step.text, False, str(error)))
@@ -124,7 +129,8 @@ class Runner:
             trace_hash=self.engine.trace_hash(),
         )
 
-    def _set_up(self) -> None:
+    def set_up(self) -> None:
+        """Starts the nodes and creates the topics. StepFailedError where a broker or a topic does not come up."""
         for node in self.engine.spec.node_ids:
             self.engine.start(node)
         for broker in self.engine.spec.broker_ids:
@@ -133,10 +139,13 @@ class Runner:
         for topic in self.scenario.topics:
             self._create_topic(topic)
 
-    def _run_step(self, step: model.Step) -> str | None:
-        """Calls the method of the step's kind (`model.STEPS`), `_produce` for `produce`, with the step's fields."""
+    def carry_out(self, step: model.Step) -> str:
+        """Carries out a step under a heading of its own; returns what was found. StepFailedError where it fails. Calls
+        the method of the step's kind (`model.STEPS`), `_produce` for `produce`, with the step's fields.
+        """
+        self.headings.append(Heading(step.text, len(self.engine.traces())))
         handle: Callable[[StrictModel | None], str | None] = getattr(self, f"_{step.kind}")
-        return handle(None if step.fields is None else self._with_ids(step.fields))
+        return handle(None if step.fields is None else self._with_ids(step.fields)) or ""
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
@@ -313,7 +322,8 @@ class Runner:
                 unknown = " (it may or may not have been written)" if outcome.unknown else ""
                 raise StepFailedError(
                     f"record {number + 1} of {fields.records}: found {outcome.error.name}{unknown}; "
-                    f"expected {expected.name}"
+                    f"expected {expected.name}",
+                    outcome.error,
                 )
         return None
 
@@ -323,7 +333,7 @@ class Runner:
         outcome = self.clients.administer(request)
         found = outcome.error.name + (f" ({outcome.message})" if outcome.message else "")
         if outcome.error is not expected:
-            raise StepFailedError(f"found {found}; expected {expected.name}")
+            raise StepFailedError(f"found {found}; expected {expected.name}", outcome.error)
         return None if outcome.error is ErrorCode.NONE else found
 
     def _create_topic(self, fields: model.TopicModel) -> str | None:

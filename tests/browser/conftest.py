@@ -1,5 +1,5 @@
 """One headless Chromium for all tests of pages. Each test begins with an empty tab of 1400 by 900 pixels, and fails if
-its pages wrote an error to the console, or asked for anything but local files.
+its pages wrote an error to the console, or asked for anything but what is on this machine.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
-LOCAL = ("file:", "data:", "blob:", "about:", "chrome:")
+LOCAL = ("file:", "data:", "blob:", "about:", "chrome:", "http://127.0.0.1:")
 
 
 @pytest.fixture(scope="session")

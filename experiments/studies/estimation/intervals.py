@@ -138,16 +138,19 @@ def _unseen(metric: Metric, sums: Sums, sizes: Mapping[str, float], alpha: float
 
 def assumed_sizes(parameters: CellParameters, records: float = 1.0) -> dict[str, float]:
     """The assumed mean size of an event, or length of an episode in years, by column. `records`: per trial.
-    Those of a cluster count for all of its partitions, in which exposure is measured."""
+    Those of a cluster are of all its partitions at once: they share brokers, and nothing seen does not show that they
+    fail one by one."""
     detection_ms = (parameters.detection_ms or 0) + 1_000
     longest = sum(1.0 / down for down in range(1, parameters.replication_factor + 1))
     repair_ms = longest * parameters.longest_absence_ms + detection_ms
     years = dict.fromkeys((share.column for share in FRACTIONS.values()), repair_ms / YEAR_MS)
     years["stalled"] = detection_ms / YEAR_MS
     partitions = float(parameters.partitions)
-    of_cluster = {"incidents": partitions, "some_unwritable": partitions * years["unwritable"]}
+    of_cluster = {"incidents": 1.0, "some_unwritable": years["unwritable"]}
     sizes = dict.fromkeys((metric.column for metric in METRICS), 1.0) | years | {"lost_records": records}
-    return sizes if parameters.cluster is None else sizes | of_cluster
+    if parameters.cluster is None:
+        return sizes
+    return {column: partitions * size for column, size in (sizes | of_cluster).items()}
 
 
 LEVELS = {"p50": 0.5, "p99": 0.99}

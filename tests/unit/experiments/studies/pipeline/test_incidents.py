@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from experiments.studies.design.cluster import Cluster, PartitionClass
+from experiments.studies.design.model import CellParameters
 from experiments.studies.estimation.clusters import cluster_interval, mean_size, probability
+from experiments.studies.estimation.intervals import assumed_sizes
 from experiments.studies.estimation.moments import Estimate, Sums
 from experiments.studies.pipeline.incidents import INCIDENT_MS, of_cluster
 from experiments.studies.pipeline.rows import Trace
@@ -146,6 +148,22 @@ def test_the_probability_of_a_year_does_not_depend_on_how_long_trials_are(years:
     found = estimate(trace, "any_loss_probability")
     assert found.estimate == pytest.approx(expected)
     assert found.ci_low < found.estimate < found.ci_high < 1.0
+
+
+def test_nothing_seen_does_not_show_that_partitions_fail_one_by_one() -> None:
+    """With no loss in 20 cluster-years an incident that hits all 8 partitions has at most the rate -ln 0.05 / 20, so a
+    partition at most that one, too, and not an eighth of it; likewise the time in which it fails writes."""
+    params = CellParameters(brokers=3, partitions=8, replication_factor=2, cluster=CLUSTER)
+    sizes, trace = assumed_sizes(params), cluster_trace(*[trial(1)] * 20)
+    bound, years = -math.log(0.05) / 20, assumed_sizes(CellParameters(replication_factor=2))["unwritable"]
+    for metric, expected in (
+        ("loss_rate", bound),
+        ("incidents_per_year", bound),
+        ("unwritable_fraction", bound * years),
+        ("some_unwritable_fraction", bound * years),
+    ):
+        found = cluster_interval(BY_NAME[metric], sums_of(trace, metric), sizes, CLUSTER.partitions)
+        assert found.ci_high == pytest.approx(expected), metric
 
 
 def test_limits_of_the_mean_size_are_students() -> None:
