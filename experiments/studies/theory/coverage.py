@@ -22,7 +22,7 @@ waited for. One that strikes two of two replicas adds R T to the share u of each
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -90,7 +90,7 @@ def cells(estimator: str = "importance") -> Iterator[tuple[str, bool, CellParame
         yield "frequent failures, plain trials", False, _cell(_CELLS.frequent, estimator, _CELLS.frequent_duration)
 
 
-def _cell(added: Mapping[str, object], estimator: str, duration: str) -> CellParameters:
+def _cell(added: dict[str, object], estimator: str, duration: str) -> CellParameters:
     base = _CELLS.base | added | {"estimator": estimator}
     (cell,) = study_from({"name": "coverage", "trials": 1, "duration": duration, "base": base}, "coverage").cells
     return cell.parameters
