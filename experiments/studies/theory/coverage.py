@@ -111,21 +111,23 @@ def coverage(studies: int, jobs: int | None, estimator: str = "importance") -> I
 
 def _study(params: CellParameters, number: int) -> tuple[float, float, float]:
     """The loss rate that one study estimates, and its limits."""
-    choice = choose(params)
-    found = [
-        TRIALS_BY_ESTIMATOR[choice.estimator](params, trial_seed(number, trial, params)) for trial in range(TRIALS)
-    ]
+    run = TRIALS_BY_ESTIMATOR[choose(params).estimator]
+    found = [run(params, trial_seed(number, trial, params)) for trial in range(TRIALS)]
+    estimate, _ = losses_of(params, found).estimate("loss_rate", TRIALS)
+    return estimate.estimate, estimate.ci_low, estimate.ci_high
+
+
+def losses_of(params: CellParameters, found: Sequence[TrialResult]) -> LeadingTrials:
+    """The losses of trials of a cell, with their controls."""
     measures = [measure(each.rows) for each in found]
-    leading = LeadingTrials(
+    return LeadingTrials(
         np.array([each.values["losses"] for each in measures]),
         np.array([each.exposure for each in measures]),
         np.array([each.events["losses"] for each in measures], float),
         1.0,
-        choice.is_weighted,
+        choose(params).is_weighted,
         _controls(found),
     )
-    estimate, _ = leading.estimate("loss_rate", TRIALS)
-    return estimate.estimate, estimate.ci_low, estimate.ci_high
 
 
 def _controls(found: Sequence[TrialResult]) -> Controls | None:
