@@ -52,12 +52,11 @@ from experiments.studies.design.model import CellParameters
 from experiments.studies.design.recorded import AnyKind
 from experiments.studies.failures.absences import Absences
 from experiments.studies.failures.sources import (
-    BURST,
     Draws,
     Outage,
     PoissonSource,
     kinds_of,
-    poisson_sources,
+    power_sources,
     split_bursts,
 )
 from experiments.studies.failures.timeline import Event
@@ -92,7 +91,7 @@ def transitions_of(params: CellParameters) -> list[Transition]:
     brokers = range(0 if mttf is None else params.brokers)
     rate = 0.0 if mttf is None else 1.0 / mttf.mean_ms
     found = [Transition("broker", rate, (broker,), own) for broker in brokers]
-    sources = [source for source in poisson_sources(params) if source.group != BURST] + split_bursts(params)
+    sources = power_sources(params) + split_bursts(params)
     return found + [Transition(each.group, each.rate_per_ms, each.brokers, each.kinds, each) for each in sources]
 
 

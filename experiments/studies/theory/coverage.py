@@ -157,7 +157,7 @@ def loss_rate(params: CellParameters) -> float | None:
         and all(each is None for each in (params.detection_ms, params.rolling_restart, params.slow, params.failures))
         and params.reassignments is None
         and not (params.impairments or params.power)
-        and (params.burst is None or params.burst.size == params.brokers == 2)
+        and all(burst.size == params.brokers == 2 for burst in params.burst)
     )
     if not is_covered:
         return None
@@ -172,13 +172,13 @@ def loss_rate(params: CellParameters) -> float | None:
 def _causes(params: CellParameters) -> list[_Cause]:
     kinds = kinds_of(params)
     lost_disk, losing, power = kinds["disk"], kinds["disk"] + kinds["lossy"], params.tail_lost_with_power
-    mttr, mttf, burst = params.broker_mttr, params.broker_mttf, params.burst
+    mttr, mttf = params.broker_mttr, params.broker_mttf
     rows = [
         (0.0 if mttf is None else YEAR_MS / mttf.mean_ms, mttr, lost_disk, losing, True),
         (params.rack_power_events_per_year, params.rack_power_mttr or mttr, 0.0, power, True),
         (params.power_events_per_year, params.power_mttr or mttr, 0.0, power, False),
     ]
-    if burst is not None:
+    for burst in params.burst:
         rows.append((burst.events_per_year(rack_sizes(params)), burst.down or mttr, lost_disk, losing, False))
     return [_Cause(rate, _absent_ms(params, down, disk), q, alone) for rate, down, disk, q, alone in rows if rate]
 
