@@ -269,7 +269,7 @@ class BiasedTimeline:
 
     def _damage(self, absent: Set[NodeId]) -> int:
         """The number of replicas that are absent of the most damaged partition."""
-        return max(len(replicas & absent) for replicas in self._replicas)
+        return max(len(replicas.intersection(absent)) for replicas in self._replicas)
 
     def _failure_after_ms(self) -> float | None:
         """The time from the last change to the next failure; None if there is none within `_until_ms`."""
@@ -331,7 +331,7 @@ class BiasedTimeline:
     def _chances(self, alive: list[Transition]) -> list[float]:
         """The probabilities of the transitions under the bias; they add up to 1."""
         absent, most = self._ends_ms.keys(), self._damage(self._ends_ms.keys())
-        damaged = [replicas - absent for replicas in self._replicas if len(replicas & absent) == most]
+        damaged = [each.difference(absent) for each in self._replicas if len(each.intersection(absent)) == most]
         ended = [max(len(left.intersection(found.brokers)) for left in damaged) for found in alive]
         most_ended: dict[str, int] = {}
         per_group: dict[str, float] = {}
