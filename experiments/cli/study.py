@@ -346,15 +346,17 @@ def validate_study(
         int | None,
         option(
             "N",
-            "Instead: of N studies of each failure model by importance sampling, how many intervals hold the loss rate "
-            "that is known by hand.",
+            "Instead: of N studies of each failure model, how many intervals hold the loss rate that is known by hand.",
         ),
     ] = None,
+    estimator: Annotated[
+        str, option("NAME", "That of the studies of --coverage: importance or multifidelity.")
+    ] = "importance",
     as_json: Json = False,
 ) -> None:
     """Compare the simulation with the Markov model of each cell: both values and the z-score of their difference."""
     if coverage is not None:
-        _validate_coverage(coverage, cells, jobs, as_json)
+        _validate_coverage(coverage, estimator, cells, jobs, as_json)
         return
     from experiments.studies.theory.cells import default_cells, load_cells
     from experiments.studies.theory.validation import left_out, validate
@@ -371,19 +373,21 @@ def validate_study(
     fail_if([item for item in found if not item.agrees])
 
 
-def _validate_coverage(studies: int, cells: Path | None, jobs: int | None, as_json: bool) -> None:
+def _validate_coverage(studies: int, estimator: str, cells: Path | None, jobs: int | None, as_json: bool) -> None:
     """Exit code 1 if an interval of 95 % holds the value in fewer studies than chance explains."""
     from experiments.studies.theory.coverage import cells as covered_cells
     from experiments.studies.theory.coverage import coverage
 
     if studies < 1:
         raise InputError("--coverage", "", studies, "a whole number from 1")
+    if estimator not in ("importance", "multifidelity"):
+        raise InputError("--estimator", "", estimator, "importance or multifidelity")
     if cells is not None:
         raise InputError("--coverage", "", "--cells as well", "one of the two: the failure models are built in")
     found: list[Coverage] = []
-    total = len(list(covered_cells()))
+    total = len(list(covered_cells(estimator)))
     with progress("isray study") as shown:
-        for item in coverage(studies, jobs):
+        for item in coverage(studies, jobs, estimator):
             found.append(item)
             shown.show("coverage", len(found), total)
     print_result(as_json, [asdict(item) for item in found], _print_coverage, found)

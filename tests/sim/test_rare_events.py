@@ -121,7 +121,7 @@ def test_a_biased_trial_keeps_the_rules_and_ends_between_cycles() -> None:
 
 
 def test_cycles_end_also_after_bursts_and_failures_of_brokers_without_replicas() -> None:
-    cell = cell_like(REALISTIC, brokers=5, burst=Burst(per_year=8.0, fraction=0.2), duration_ms=YEAR_MS)
+    cell = cell_like(REALISTIC, brokers=5, burst=(Burst(per_year=8.0, fraction=0.2),), duration_ms=YEAR_MS)
     rows = as_rows(run_importance_trial(cell, 4).rows)
     crashes = [row for row in rows if row.kind == Crash.KIND]
     assert any(row.node > 2 for row in crashes)

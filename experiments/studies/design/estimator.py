@@ -142,9 +142,8 @@ def _failures_per_year(params: CellParameters) -> float:
     """Of one broker, by itself and with others."""
     shared = params.power_events_per_year + params.rack_power_events_per_year
     shared += sum(cause.per_year for cause in params.power)
-    if params.burst is not None:
-        sizes = rack_sizes(params)
-        shared += params.burst.events_per_year(sizes) * (params.burst.struck_of(sizes) / params.brokers)
+    sizes = rack_sizes(params)
+    shared += sum(burst.events_per_year(sizes) * (burst.struck_of(sizes) / params.brokers) for burst in params.burst)
     return _own_failures_per_year(params) + shared
 
 
@@ -196,8 +195,8 @@ def rough_loss_rate(params: CellParameters) -> float:
         lost_then = power_lost if cause.loss is None else cause.loss
         each = 1.0 if cause.of == "cluster" else params.racks * further(per_rack)
         rate += cause.per_year * each * lost_then**needed
-    for struck, per_year in _bursts(params, params.burst) if params.burst else ():
-        rate += per_year * further(struck) * lost**needed
+    for burst in params.burst:
+        rate += sum(per_year * further(struck) * lost**needed for struck, per_year in _bursts(params, burst))
     return rate
 
 

@@ -50,14 +50,14 @@ ISOLATIONS: Final[Mapping[str, tuple[Peers, Direction]]] = {
 }
 """From whom and in which direction, by kind."""
 assert {*ISOLATIONS, PAUSED, SLOW_DISK} == set(IMPAIRMENTS)
-_Name = Annotated[str, Field(pattern="^[A-Za-z][A-Za-z0-9 _-]*$", max_length=40)]
+CauseName = Annotated[str, Field(pattern="^[A-Za-z][A-Za-z0-9 _-]*$", max_length=40)]
 
 
 class Impairment(WrittenModel):
     """Events of a cause, a Poisson process per domain, each of which impairs all brokers of the domain for `duration`.
     `name`: by default that of the kind."""
 
-    name: _Name = ""
+    name: CauseName = ""
     of: Domain = "broker"
     per_year: Finite = Field(gt=0, le=MOST_PER_YEAR, description="events per year and broker, rack or cluster")
     duration: RandomTime
@@ -72,7 +72,7 @@ class Isolation(Impairment):
     """All messages between the brokers of a domain and `from` are lost, or those in one `direction`. Brokers of one
     domain reach each other."""
 
-    name: _Name = "isolation"
+    name: CauseName = "isolation"
     peers: Peers = Field("others", alias="from")
     direction: Direction = "both"
 
@@ -84,7 +84,7 @@ class Isolation(Impairment):
 class Pause(Impairment):
     """The processes of a domain take no input, as in a collection of garbage or on a host that stalls."""
 
-    name: _Name = "pause"
+    name: CauseName = "pause"
 
     @property
     def kind(self) -> ImpairmentKind:
@@ -94,7 +94,7 @@ class Pause(Impairment):
 class SlowDisk(Impairment):
     """What is to be appended to the logs of a broker waits until the end; all else goes on."""
 
-    name: _Name = "slow disk"
+    name: CauseName = "slow disk"
 
     @property
     def kind(self) -> ImpairmentKind:
@@ -105,7 +105,7 @@ class PowerCause(WrittenModel):
     """Events that end all brokers of a rack or of the cluster at once, unclean. `loss`: the probability that a broker
     loses its unflushed tail, `down`: one down time for all; by default those of the parameters."""
 
-    name: _Name = "power"
+    name: CauseName = "power"
     of: Literal["rack", "cluster"] = "rack"
     per_year: Finite = Field(gt=0, le=MOST_PER_YEAR, description="events per year and rack or cluster")
     down: Annotated[Distribution | None, DISTRIBUTION] = None

@@ -9,16 +9,30 @@ from typing import Annotated, cast
 from pydantic import Field, model_validator
 
 from experiments.studies.design.distribution import DISTRIBUTION, Distribution, RandomTime
-from experiments.studies.design.impairments import MOST_PER_YEAR
+from experiments.studies.design.impairments import MOST_PER_YEAR, CauseName, listed_or_none
 from experiments.support.errors import WrongField
-from experiments.support.fields import BYTES, BYTES_PER_SECOND, DurationMs, Finite, Notation, WrittenModel, word_or
+from experiments.support.fields import (
+    BYTES,
+    BYTES_PER_SECOND,
+    AsTuple,
+    DurationMs,
+    Finite,
+    Notation,
+    WrittenModel,
+    word_or,
+)
+
+BURST = "burst"
+"""The name of a cause of bursts without another, and what the causes of bursts begin with in a trace."""
 
 
 class Burst(WrittenModel):
     """Failures of several brokers within a short window. An event strikes `size` random brokers of the cluster, or each
     broker with probability `fraction`; with probability `same_rack`, only brokers of one random rack. Each fails at a
-    uniform time of the window. `down`: one down time for all of an event; without it each has its own repair time."""
+    uniform time of the window. `down`: one down time for all of an event; without it each has its own repair time.
+    `name`: tells causes of bursts apart."""
 
+    name: CauseName = BURST
     per_year: Finite | None = Field(None, gt=0, le=MOST_PER_YEAR, description="bursts per cluster-year")
     per_broker_year: Finite | None = Field(
         None, gt=0, le=MOST_PER_YEAR, description="bursts that strike a given broker, a year"
@@ -36,6 +50,11 @@ class Burst(WrittenModel):
                 raise WrongField("", self.given(), f"either {one} or {other}")
         return self
 
+    @property
+    def cause(self) -> str:
+        """The cause of its failures in a trace: `burst`, or `burst NAME` of a cause with a name of its own."""
+        return BURST if self.name == BURST else f"{BURST} {self.name}"
+
     def struck_of(self, racks: Sequence[int]) -> float:
         """The mean number of brokers that a burst strikes in a cluster whose racks have so many brokers."""
 
@@ -50,6 +69,16 @@ class Burst(WrittenModel):
         if self.per_year is not None:
             return self.per_year
         return (self.per_broker_year or 0.0) * sum(racks) / self.struck_of(racks)
+
+
+Bursts = Annotated[
+    tuple[Burst, ...],
+    AsTuple,
+    listed_or_none(
+        "{name: NAME, per_year: NUMBER (or per_broker_year), size: N (or fraction), window: DURATION, "
+        "same_rack: PROBABILITY, down: DURATION or distribution}"
+    ),
+]
 
 
 class RollingRestart(WrittenModel):

@@ -29,7 +29,7 @@ from experiments.studies.design.impairments import (
     SlowDisks,
 )
 from experiments.studies.design.mappings import (
-    Burst,
+    Bursts,
     CatchUp,
     Reassignments,
     RollingRestart,
@@ -195,15 +195,8 @@ class CellParameters(WrittenModel):
     rack_power_mttr: Annotated[Distribution | None, word_or("broker_mttr", DISTRIBUTION)] = parameter(
         None, "rack power MTTR {}", "The same for a power event of a rack."
     )
-    burst: Annotated[
-        Burst | None,
-        mapping_or(
-            "none",
-            "{per_year: NUMBER (or per_broker_year), size: N (or fraction), window: DURATION, same_rack: PROBABILITY, "
-            "down: DURATION or distribution}",
-        ),
-    ] = parameter(
-        None,
+    burst: Bursts = parameter(
+        (),
         "bursts: {}",
         "Bursts: each strikes `size` random brokers (at most `brokers`), or each broker with probability `fraction`; "
         "with probability `same_rack`, only brokers of one random rack. They fail at random times within `window` "
@@ -353,8 +346,9 @@ class CellParameters(WrittenModel):
             yield "unclean_recovery_strategy", "manual", allowed
         if self.racks > self.brokers:
             yield "racks", self.racks, at_most
-        if self.burst is not None and (self.burst.size or 0) > self.brokers:
-            yield "burst", self.burst.words(), f"size of {at_most}"
+        for burst in self.burst:
+            if (burst.size or 0) > self.brokers:
+                yield "burst", burst.words(), f"size of {at_most}"
         rolling = self.rolling_restart
         if rolling is not None and self.brokers * (rolling.down_ms + rolling.pause_ms) > rolling.every_ms:
             allowed = f"every of at least brokers x (down + pause), for {self.brokers} brokers"
@@ -393,8 +387,8 @@ class CellParameters(WrittenModel):
             yield "reassignments", words, allowed
 
     def _conflicts_of_causes(self) -> Iterator[tuple[str, object, str]]:
-        for name in ("isolated", "paused", "slow_disk", "power"):
-            named = [(cause.name, cause.of) for cause in getattr(self, name)]
+        for name in ("isolated", "paused", "slow_disk", "power", "burst"):
+            named = [(cause.name, getattr(cause, "of", "cluster")) for cause in getattr(self, name)]
             twice = next((cause for cause in named if named.count(cause) > 1), None)
             if twice is not None:
                 yield name, f"{twice[0]} twice", "another name for each cause of a level"
@@ -448,7 +442,7 @@ class CellParameters(WrittenModel):
         powers = (
             (self.power_events_per_year, self.power_mttr),
             (self.rack_power_events_per_year, self.rack_power_mttr),
-            (1.0, None if self.burst is None else self.burst.down),
+            *((1.0, burst.down) for burst in self.burst),
             *((cause.per_year, cause.down) for cause in self.power),
             *((cause.per_year, cause.duration) for cause in self.impairments),
         )

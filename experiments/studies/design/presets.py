@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, TypeAdapter
 
 from experiments.studies.design.distribution import DISTRIBUTION, Distribution
 from experiments.studies.design.impairments import Isolations, Pauses, PowerCauses, SlowDisks
-from experiments.studies.design.mappings import Burst
+from experiments.studies.design.mappings import Bursts
 from experiments.support.declared import declared
 from experiments.support.fields import IN_FILE
 
@@ -29,17 +29,15 @@ CAUSES: Mapping[str, TypeAdapter[Any]] = {
     "paused": TypeAdapter(Pauses),
     "slow_disk": TypeAdapter(SlowDisks),
     "power": TypeAdapter(PowerCauses),
+    "burst": TypeAdapter(Bursts),
 }
 
 
 def _resolved(parameters: Mapping[str, object]) -> dict[str, object]:
-    """The values as `CellParameters` holds them: durations and mappings, except that of `burst`, are distributions;
-    lists are named causes."""
+    """The values as `CellParameters` holds them: durations and mappings are distributions, named causes are lists."""
     found = dict(parameters)
     for name, value in parameters.items():
-        if name == "burst":
-            found[name] = Burst.model_validate(value)
-        elif name in CAUSES:
+        if name in CAUSES:
             found[name] = CAUSES[name].validate_python(value, context=IN_FILE, by_alias=True)
         elif isinstance(value, str | Mapping):
             found[name] = Distribution.model_validate(DISTRIBUTION.read(value))

@@ -9,9 +9,14 @@ distribution, so that d = c - C and g = v - V have mean 0, and
 has the mean of x for any fixed beta and s, however little the control has to do with the trial. Everything that follows
 from x (rates, shares of time, intervals, pairs of cells) follows from x' as well, and the variance of x' over trials
 has both parts: what control and trial do not share, and that of the R controls. With e = x - r w the residual of the
-ratio r = sum(x) / sum(w), and s = sum(C) / sum(V) the rate of the controls, the variance is least for
+ratio r = sum(x) / sum(w), f = c - v sum(c) / sum(v) that of the control, rho their correlation and s = sum(C) / sum(V)
+the rate of the other controls, the variance is least for
 
-    beta = Cov(e, d - s g) / Var(d - s g).
+    beta = Cov(e, f) / Var(f) R / (1 + R),       Var(x) / Var(x') = 1 / (1 - rho^2 R / (1 + R)),
+
+since C and V are means of R independent controls: Cov(e, d - s g) = Cov(e, f), Var(d - s g) = Var(f) (1 + 1 / R). So
+beta, rho and the gain come from trials and their own controls alone. The covariance with d has the same mean, but the
+noise of C as well: in a study of 8 trials that all agree with their controls, it may give rho = 0.7.
 
 `trials/multifidelity.py` decides on R. Source: Peherstorfer, Willcox and Gunzburger, SIAM Journal on Scientific
 Computing 38, 2016.
@@ -28,7 +33,8 @@ disagree (the rule of three at two-sided 95 %: 3.7 / n). So the variance of a ra
     sum((x - c)^2) + 3.7 q,
 
 q the mean squared size of an event, nor its interval for narrower than these, unless that of the events without control
-is smaller. That of a share of time rests on as many episodes as were seen, times the gain (`moments.py`).
+is smaller. That of a share of time rests on as many episodes as were seen, times the gain (`moments.py`), which is
+never taken for more than the number of events.
 """
 
 from __future__ import annotations
@@ -49,25 +55,28 @@ _NO_VARIANCE = 1e-12
 @dataclass(frozen=True, slots=True)
 class ControlSums:
     """Sums over trials with controls, of one metric. `runs`: of R; `control_mean`, `exposure_mean`: of C and V; the
-    other names are products of x (`value`), w (`exposure`), d (`difference`) and g (`gap`); `apart`: of (x - c)^2."""
+    other names are x (`value`), w (`exposure`), c (`control`), v (`length`) and their products; `apart`: of
+    (x - c)^2."""
 
     trials: float
     runs: float
     events: float
     value: float
     exposure: float
+    control: float
+    length: float
     control_mean: float
     exposure_mean: float
     value_value: float
     value_exposure: float
     exposure_exposure: float
-    value_difference: float
-    value_gap: float
-    exposure_difference: float
-    exposure_gap: float
-    difference_difference: float
-    difference_gap: float
-    gap_gap: float
+    value_control: float
+    value_length: float
+    exposure_control: float
+    exposure_length: float
+    control_control: float
+    control_length: float
+    length_length: float
     apart: float
 
     def plus(self, other: ControlSums) -> ControlSums:
@@ -77,38 +86,52 @@ class ControlSums:
     @property
     def rate(self) -> float:
         """s, the rate of the controls."""
-        return self.control_mean / self.exposure_mean if self.exposure_mean > 0.0 else 0.0
+        return _ratio(self.control_mean, self.exposure_mean)
 
     @property
     def covariance(self) -> float:
-        """The sum of e (d - s g)."""
-        ratio, s = self.value / self.exposure if self.exposure > 0.0 else 0.0, self.rate
-        of_value = self.value_difference - s * self.value_gap
-        return of_value - ratio * (self.exposure_difference - s * self.exposure_gap)
+        """The sum of e f."""
+        ratio, own = _ratio(self.value, self.exposure), _ratio(self.control, self.length)
+        return (
+            self.value_control - own * self.value_length - ratio * (self.exposure_control - own * self.exposure_length)
+        )
 
     @property
     def spread(self) -> float:
-        """The sum of (d - s g)^2."""
-        s = self.rate
-        return self.difference_difference - 2.0 * s * self.difference_gap + s * s * self.gap_gap
+        """The sum of f^2."""
+        own = _ratio(self.control, self.length)
+        return self.control_control - 2.0 * own * self.control_length + own * own * self.length_length
 
     @property
     def residual(self) -> float:
         """The sum of e^2, without control."""
-        ratio = self.value / self.exposure if self.exposure > 0.0 else 0.0
+        ratio = _ratio(self.value, self.exposure)
         return self.value_value - 2.0 * ratio * self.value_exposure + ratio * ratio * self.exposure_exposure
 
     @property
     def correlation(self) -> float | None:
         """rho of a trial and its control; None where one of them does not vary."""
-        controls = self.runs / self.trials if self.trials else 0.0
-        spread, residual = self.spread * controls / (1.0 + controls), self.residual
-        if spread <= 0.0 or residual <= _NO_VARIANCE * self.value_value:
+        spread, residual = self.spread, self.residual
+        if spread <= _NO_VARIANCE * self.control_control or residual <= _NO_VARIANCE * self.value_value:
             return None
         return max(-1.0, min(1.0, self.covariance / math.sqrt(spread * residual)))
 
+    @property
+    def share(self) -> float:
+        """R / (1 + R), the share of the controls' variance that is not that of C; 0 without trials."""
+        return _ratio(self.runs, self.runs + self.trials)
 
-NO_SUMS = ControlSums(*(0.0,) * 18)
+    @property
+    def gain(self) -> float:
+        """Var(x) / Var(x'); 1 where there is no correlation."""
+        return 1.0 / (1.0 - (self.correlation or 0.0) ** 2 * self.share)
+
+
+def _ratio(of: float, to: float) -> float:
+    return of / to if to > 0.0 else 0.0
+
+
+NO_SUMS = ControlSums(*(0.0,) * 20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +159,9 @@ def coefficients(folds: Sequence[ControlSums]) -> list[Coefficient]:
 
 
 def _coefficient(sums: ControlSums) -> Coefficient:
-    spread = sums.spread
-    if sums.events < LEAST_EVENTS or spread <= _NO_VARIANCE * sums.difference_difference or spread <= 0.0:
+    if sums.events < LEAST_EVENTS or sums.correlation is None:
         return NO_CONTROL
-    return Coefficient(sums.covariance / spread, sums.rate)
+    return Coefficient(sums.covariance / sums.spread * sums.share, sums.rate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +181,11 @@ class Controls:
 
 def folded(values: Numbers, exposures: Numbers, events: Numbers, controls: Controls) -> list[ControlSums]:
     """The sums of each fold."""
-    x, w, d = np.asarray(values, float), np.asarray(exposures, float), np.subtract(controls.values, controls.means)
-    g, away = np.subtract(controls.exposures, controls.exposure_means), np.subtract(values, controls.values)
+    x, w = np.asarray(values, float), np.asarray(exposures, float)
+    c, v = np.asarray(controls.values, float), np.asarray(controls.exposures, float)
     fold = np.arange(len(x)) % FOLDS
-    firsts = (np.ones(len(x)), controls.runs, events, x, w, controls.means, controls.exposure_means)
-    products = (x * x, x * w, w * w, x * d, x * g, w * d, w * g, d * d, d * g, g * g, away * away)
+    firsts = (np.ones(len(x)), controls.runs, events, x, w, c, v, controls.means, controls.exposure_means)
+    products = (x * x, x * w, w * w, x * c, x * v, w * c, w * v, c * c, c * v, v * v, (x - c) ** 2)
     sums = [np.bincount(fold, np.asarray(each, float), FOLDS) for each in (*firsts, *products)]
     return [ControlSums(*(float(each[index]) for each in sums)) for index in range(FOLDS)]
 
@@ -185,10 +207,9 @@ def controlled(sums: Sums, without: ControlSums) -> Sums:
         return plain
     size = sums.size_squares / sums.events
     unseen = without.apart - math.log(ALPHA / 2.0) * size
-    gain = plain.variance / sums.variance if sums.variance > 0.0 else float(sums.events)
     return replace(
         sums,
         size_squares=min(sums.size_squares, unseen),
         largest_size=min(sums.largest_size, math.sqrt(size)),
-        gain=max(1.0, min(gain, float(sums.events))),
+        gain=min(without.gain, float(sums.events)),
     )

@@ -52,12 +52,11 @@ from experiments.studies.design.model import CellParameters
 from experiments.studies.design.recorded import AnyKind
 from experiments.studies.failures.absences import Absences
 from experiments.studies.failures.sources import (
-    BURST,
     Draws,
     Outage,
     PoissonSource,
     kinds_of,
-    poisson_sources,
+    power_sources,
     split_bursts,
 )
 from experiments.studies.failures.timeline import Event
@@ -92,7 +91,7 @@ def transitions_of(params: CellParameters) -> list[Transition]:
     brokers = range(0 if mttf is None else params.brokers)
     rate = 0.0 if mttf is None else 1.0 / mttf.mean_ms
     found = [Transition("broker", rate, (broker,), own) for broker in brokers]
-    sources = [source for source in poisson_sources(params) if source.group != BURST] + split_bursts(params)
+    sources = power_sources(params) + split_bursts(params)
     return found + [Transition(each.group, each.rate_per_ms, each.brokers, each.kinds, each) for each in sources]
 
 
@@ -270,7 +269,7 @@ class BiasedTimeline:
 
     def _damage(self, absent: Set[NodeId]) -> int:
         """The number of replicas that are absent of the most damaged partition."""
-        return max(len(replicas & absent) for replicas in self._replicas)
+        return max(len(replicas.intersection(absent)) for replicas in self._replicas)
 
     def _failure_after_ms(self) -> float | None:
         """The time from the last change to the next failure; None if there is none within `_until_ms`."""
@@ -332,7 +331,7 @@ class BiasedTimeline:
     def _chances(self, alive: list[Transition]) -> list[float]:
         """The probabilities of the transitions under the bias; they add up to 1."""
         absent, most = self._ends_ms.keys(), self._damage(self._ends_ms.keys())
-        damaged = [replicas - absent for replicas in self._replicas if len(replicas & absent) == most]
+        damaged = [each.difference(absent) for each in self._replicas if len(each.intersection(absent)) == most]
         ended = [max(len(left.intersection(found.brokers)) for left in damaged) for found in alive]
         most_ended: dict[str, int] = {}
         per_group: dict[str, float] = {}

@@ -30,8 +30,6 @@ from experiments.studies.design.placement import burst_domains, rack_sizes, rack
 from experiments.studies.design.recorded import AnyKind, OutageKind
 from protocol.ids import NodeId
 
-BURST = "burst"
-"""The group of bursts."""
 MOST_SETS = 100
 """Sets of brokers into which bursts are split at most: all pairs of 14 brokers, all sets of 6."""
 
@@ -98,6 +96,11 @@ class PoissonSource:
 
 def poisson_sources(params: CellParameters) -> list[PoissonSource]:
     """All shared causes of the cell's failure model that are Poisson processes."""
+    return [*power_sources(params), *(_bursts(params, burst) for burst in params.burst)]
+
+
+def power_sources(params: CellParameters) -> list[PoissonSource]:
+    """The power events of the cell's failure model."""
     everyone = tuple(range(params.brokers))
     sources = []
     if params.power_events_per_year > 0:
@@ -112,8 +115,6 @@ def poisson_sources(params: CellParameters) -> list[PoissonSource]:
             _power(params, domain, cause.per_year, brokers, cause.down, cause.name, loss)
             for domain, brokers in domains_of(params, cause.of)
         ]
-    if params.burst is not None:
-        sources.append(_bursts(params, params.burst))
     return sources
 
 
@@ -238,20 +239,22 @@ def _bursts(
         for broker in struck:
             down_ms = at_ms + drawn[broker].after_ms
             up_ms = down_ms + (common_ms or drawn[broker].down_ms)
-            outages.append(Outage(down_ms, up_ms, broker, drawn[broker].kind, "burst"))
+            outages.append(Outage(down_ms, up_ms, broker, drawn[broker].kind, burst.cause))
         return sorted(outages)
 
     rate = burst.events_per_year(rack_sizes(params)) * share
     down, together = burst.down or params.broker_mttr, burst.down is not None
-    return PoissonSource("cluster/burst", BURST, rate, only or everyone, kinds_of(params), strike, down, together)
+    name = f"cluster/{burst.cause.replace(' ', '/', 1)}"
+    return PoissonSource(name, burst.cause, rate, only or everyone, kinds_of(params), strike, down, together)
 
 
 def split_bursts(params: CellParameters) -> list[PoissonSource]:
-    """The bursts as one source for each set of brokers that a burst may strike, whose events strike all of the set;
-    without empty sets. One source that draws the set where there are more than `MOST_SETS`; none without bursts."""
-    burst = params.burst
-    if burst is None:
-        return []
+    """The bursts of each cause as one source for each set of brokers that one may strike, whose events strike all of
+    the set; without empty sets. One source that draws the set where there are more than `MOST_SETS`."""
+    return [part for burst in params.burst for part in _split(params, burst)]
+
+
+def _split(params: CellParameters, burst: Burst) -> list[PoissonSource]:
     chances: dict[tuple[NodeId, ...], float] = {}
     for chance, domain in burst_domains(params, burst):
         if chance > 0.0:

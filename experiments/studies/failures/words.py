@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.estimator import sentence as estimator_sentence
 from experiments.studies.design.impairments import Isolation, Pause
+from experiments.studies.design.mappings import BURST, Burst
 from experiments.studies.design.model import YEAR_MS, CellParameters
 from experiments.studies.design.placement import rack_sizes
 from experiments.studies.design.presets import PRESETS
@@ -116,7 +117,7 @@ def _recorded(record: RecordedFailures, params: CellParameters) -> Iterator[str]
 
 
 def _kinds(params: CellParameters) -> Iterator[str]:
-    if params.failures is None and (params.broker_mttf is not None or params.burst is not None):
+    if params.failures is None and (params.broker_mttf is not None or params.burst):
         disk, tail = params.disk_loss_probability, params.tail_loss_probability
         rest = f", and of the rest {_share(tail)} lose the records that were not flushed" if disk < 1.0 else ""
         yield (
@@ -189,9 +190,11 @@ def _power(params: CellParameters) -> Iterator[str]:
 
 
 def _bursts(params: CellParameters) -> Iterator[str]:
-    burst = params.burst
-    if burst is None:
-        return
+    for burst in params.burst:
+        yield _burst(params, burst)
+
+
+def _burst(params: CellParameters, burst: Burst) -> str:
     within = f"within {_about(burst.window_ms)}" if burst.window_ms else "at once"
     where = f"; {_share(burst.same_rack)} of them strike brokers of one random rack only" if burst.same_rack else ""
     rate = burst.events_per_year(rack_sizes(params))
@@ -201,7 +204,8 @@ def _bursts(params: CellParameters) -> Iterator[str]:
     ends = "Each is started again on its own"
     if burst.down is not None:
         ends = f"All of a burst are started {_time(burst.down)} after they failed"
-    yield f"Bursts come {rate:.3g} times a year, at random times, and strike {struck} {within}{where}. {ends}."
+    called = "" if burst.name == BURST else f" ({burst.name})"
+    return f"Bursts{called} come {rate:.3g} times a year, at random times, and strike {struck} {within}{where}. {ends}."
 
 
 def _restarts(params: CellParameters) -> Iterator[str]:

@@ -20,7 +20,6 @@ CONTROLS = {metric.name: CONTROLLED.index(metric.column) for metric in METRICS i
 """The metrics that have a control, and its place in the lists of `silver/trials`."""
 Folds = Mapping[tuple[int, str], Sequence[ControlSums]]
 """The sums of each fold, by cell and metric."""
-_GAP = "row.control_exposure - row.control_exposure_mean"
 
 
 def control_sums(trials: DataFrame) -> Folds:
@@ -43,26 +42,28 @@ def control_sums(trials: DataFrame) -> Folds:
 def _terms(metric: str) -> dict[str, Term]:
     """The fields of `ControlSums` of one trial."""
     index, value, exposure = CONTROLS[metric], f"row.`{metric}`.value", "row.exposure"
-    difference, gap = f"(row.control[{index}] - row.control_mean[{index}])", f"({_GAP})"
-    away = f"({value} - row.control[{index}])"
+    control, length = f"row.control[{index}]", "row.control_exposure"
+    away = f"({value} - {control})"
     return {
         "trials": "1",
         "runs": "row.controls",
         "events": f"row.`{metric}`.events",
         "value": value,
         "exposure": exposure,
+        "control": control,
+        "length": length,
         "control_mean": f"row.control_mean[{index}]",
         "exposure_mean": "row.control_exposure_mean",
         "value_value": f"{value} * {value}",
         "value_exposure": f"{value} * {exposure}",
         "exposure_exposure": f"{exposure} * {exposure}",
-        "value_difference": f"{value} * {difference}",
-        "value_gap": f"{value} * {gap}",
-        "exposure_difference": f"{exposure} * {difference}",
-        "exposure_gap": f"{exposure} * {gap}",
-        "difference_difference": f"{difference} * {difference}",
-        "difference_gap": f"{difference} * {gap}",
-        "gap_gap": f"{gap} * {gap}",
+        "value_control": f"{value} * {control}",
+        "value_length": f"{value} * {length}",
+        "exposure_control": f"{exposure} * {control}",
+        "exposure_length": f"{exposure} * {length}",
+        "control_control": f"{control} * {control}",
+        "control_length": f"{control} * {length}",
+        "length_length": f"{length} * {length}",
         "apart": f"{away} * {away}",
     }
 

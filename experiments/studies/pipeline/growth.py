@@ -10,17 +10,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
 
 from experiments.studies.design.estimator import choose
+from experiments.studies.design.impairments import Domain
 from experiments.studies.design.model import CellParameters
 from experiments.studies.design.study import StudyPlan
 from experiments.studies.design.targets import INCIDENTS, WRITABLE
 from experiments.studies.estimation.growth import Cause, Cycle, Harms, Reweighting
-from experiments.studies.failures.sources import BURST, impairment_sources, poisson_sources
+from experiments.studies.failures.sources import impairment_sources, poisson_sources
 from experiments.studies.pipeline.rows import Trace, Values
 from experiments.studies.pipeline.schemas import SILVER, table
 from experiments.studies.trace.kinds import AcknowledgedLoss, Crash, Impaired, Observation, Restored, Start
@@ -32,11 +33,11 @@ TABLE = "harms"
 
 
 class Model(NamedTuple):
-    """What the table needs of a cell: `causes` by name, the brokers, the window of a burst."""
+    """What the table needs of a cell: `causes` by name, the brokers, the windows of bursts by cause."""
 
     causes: Mapping[str, Cause]
     brokers: int
-    window_ms: int
+    windows_ms: Mapping[str, int]
 
 
 def model_of(params: CellParameters) -> Model:
@@ -48,14 +49,14 @@ def model_of(params: CellParameters) -> Model:
         rates[OWN] = params.brokers * YEAR_MS / mttf.mean_ms
     for source in (*poisson_sources(params), *impairment_sources(params)):
         rates[source.group] = rates.get(source.group, 0.0) + source.events_per_year
-    window_ms = 0 if params.burst is None else params.burst.window_ms
-    return Model({name: Cause(name, rate, absence) for name, rate in rates.items()}, params.brokers, window_ms)
+    windows_ms = {burst.cause: burst.window_ms for burst in params.burst}
+    return Model({name: Cause(name, rate, absence) for name, rate in rates.items()}, params.brokers, windows_ms)
 
 
 def group_of(cause: str) -> str:
     """The group of a cause as the trace names it: `rack 0 power` is one of `rack power`."""
     domain, number, name = (*cause.split(" ", 2), "", "")[:3]
-    return f"{domain} {name}" if number.isdigit() and name else cause
+    return f"{domain} {name}" if domain in get_args(Domain) and number.isdigit() and name else cause
 
 
 class _Cycles(NamedTuple):
@@ -93,7 +94,7 @@ def harms(models: Mapping[str, Model], trace: Trace) -> pa.Table:
     for name in model.causes:
         times = np.sort(at[(groups == name)[causes.codes]]) if len(at) else at
         if name != OWN:
-            times = times[np.diff(times, prepend=-span) > (model.window_ms if name == BURST else 0)]
+            times = times[np.diff(times, prepend=-span) > model.windows_ms.get(name, 0)]
         for what, where, value, weight in _found(trace, offsets, cycles):
             begin = cycles.begin_of(where)
             events = np.searchsorted(times, where, side="right") - np.searchsorted(times, begin, side="left")

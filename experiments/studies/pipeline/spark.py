@@ -47,8 +47,8 @@ from experiments.support.atomic import replaced_folder
 from experiments.support.errors import InputError
 
 HERE_BYTES = 4 * 2**20
-"""Batches whose traces are smaller are checked and made into silver by this process: Spark's tasks need a second or two
-for the start of their own processes."""
+"""Batches whose traces are smaller are checked and made into silver by this process, unless Spark runs elsewhere:
+its tasks need a second or two for the start of their own processes."""
 ROWS_PER_TASK = 5_000_000
 """So many rows of trace add a partition to the exchanges of gold. Adaptive execution joins those that get little."""
 NONE = FailoverTimes(None, None, None)
@@ -89,7 +89,7 @@ def analyse(spark: SparkSession, work: Work) -> None:
     manifest.remove_unlisted(work.store, found, NAMES)
     report("stage", READING)
     new = [batch for batch in work.batches if batch not in found.batches]
-    here = work.size(new) < HERE_BYTES
+    here = work.size(new) < HERE_BYTES and spark.sparkContext.master.startswith("local")
     checked = check_batches(None if here else spark, work.store, new)
     bad = [each for each in checked if each.reason is not None]
     for each in bad:

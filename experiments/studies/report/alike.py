@@ -103,4 +103,4 @@ def is_always_crash(params: CellParameters) -> bool:
         return False
     if params.failures is not None:
         return all(outage.kind != "clean" for outage in params.failures.outages)
-    return params.unclean_probability == 1.0 or (params.broker_mttf is None and params.burst is None)
+    return params.unclean_probability == 1.0 or (params.broker_mttf is None and not params.burst)

@@ -31,9 +31,9 @@ def failure_rates(name: str, params: CellParameters, source: str = "") -> Failur
     """The failures of a cell; None where they are recorded in a file, which has no rates."""
     if params.failures is not None:
         return None
-    sizes, mttf, burst = rack_sizes(params), params.broker_mttf, params.burst
+    sizes, mttf = rack_sizes(params), params.broker_mttf
     own = 0.0 if mttf is None else YEAR_MS / (mttf.mean_ms + params.broker_mttr.mean_ms)
-    bursts = 0.0 if burst is None else burst.events_per_year(sizes) * burst.struck_of(sizes) / params.brokers
+    bursts = sum(burst.events_per_year(sizes) * burst.struck_of(sizes) for burst in params.burst) / params.brokers
     named = sum(cause.per_year for cause in params.power)
     power = params.power_events_per_year + params.rack_power_events_per_year
     unclean = (own + bursts) * params.unclean_probability

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from experiments.studies.design.mappings import BURST
 from experiments.studies.design.study import StudyPlan
 from experiments.studies.design.targets import INCIDENTS
 from experiments.studies.estimation.targets import Growth, TargetAnswer
@@ -112,8 +113,10 @@ def _factor(found: Growth) -> str:
 
 
 def _failures(cause: str) -> str:
-    """`broker` as `failures of single brokers`; other causes by their names."""
-    return {"broker": "failures of single brokers", "burst": "bursts"}.get(cause, cause)
+    """`broker` as `failures of single brokers`, `burst NAME` as `bursts (NAME)`; other causes by their names."""
+    known = {"broker": "failures of single brokers", BURST: "bursts"}
+    name = cause.removeprefix(f"{BURST} ")
+    return known.get(cause, cause if name == cause else f"bursts ({name})")
 
 
 @dataclass(frozen=True, slots=True)

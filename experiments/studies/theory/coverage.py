@@ -1,4 +1,5 @@
-"""How often the 95 % intervals of importance sampling hold a loss rate that is known by hand, for each failure model.
+"""How often the 95 % intervals of importance sampling and of multi-fidelity estimation hold a loss rate that is known
+by hand, for each failure model. The latter has plain trials, too, in a cell of frequent failures.
 
 A *study* of a cell is `TRIALS` trials with their interval; other seeds give other studies. Intervals are right if 95 %
 of many studies hold the value, up to chance: of 200 studies 180 or more do in 999 of 1,000 cases. An estimator that
@@ -21,23 +22,26 @@ waited for. One that strikes two of two replicas adds R T to the share u of each
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 from scipy.stats import binom
 
 from experiments.studies.design.distribution import Distribution
+from experiments.studies.design.estimator import choose
 from experiments.studies.design.loader import study_from
 from experiments.studies.design.model import YEAR_MS, CellParameters
 from experiments.studies.design.placement import rack_sizes
-from experiments.studies.estimation.intervals import rate_limits
-from experiments.studies.estimation.moments import Sums
+from experiments.studies.estimation.controlled import Controls
+from experiments.studies.estimation.stopping import LeadingTrials
 from experiments.studies.failures.sources import kinds_of
 from experiments.studies.theory.validation import mapping
+from experiments.studies.trace.kinds import CONTROLLED, TrialResult
 from experiments.studies.trace.metrics import measure
 from experiments.studies.trials.batch import trial_seed
-from experiments.studies.trials.importance import run_importance_trial
+from experiments.studies.trials.estimators import TRIALS as TRIALS_BY_ESTIMATOR
 from experiments.support.declared import declared
 
 TRIALS = 8
@@ -50,6 +54,8 @@ class _Cells:
     base: dict[str, object]
     catch_up: dict[str, object]
     models: dict[str, dict[str, object]]
+    frequent: dict[str, object]
+    frequent_duration: str
 
 
 _CELLS = declared(_Cells, __file__, "coverage.yaml")
@@ -74,19 +80,27 @@ class Coverage:
         return float(binom.cdf(self.covered, self.studies, 0.95)) >= 0.001
 
 
-def cells() -> Iterator[tuple[str, bool, CellParameters]]:
-    """Every failure model, without and with catch-up."""
+def cells(estimator: str = "importance") -> Iterator[tuple[str, bool, CellParameters]]:
+    """Every failure model, without and with catch-up; for `multifidelity` also the cell whose trials are plain."""
     for name, fields in MODELS.items():
         for catch_up in (False, True):
-            base = _CELLS.base | fields | ({"catch_up": _CELLS.catch_up} if catch_up else {})
-            (cell,) = study_from({"name": "coverage", "trials": 1, "duration": "1d", "base": base}, "coverage").cells
-            yield name, catch_up, cell.parameters
+            added = fields | ({"catch_up": _CELLS.catch_up} if catch_up else {})
+            yield name, catch_up, _cell(added, estimator, "1d")
+    if estimator == "multifidelity":
+        yield "frequent failures, plain trials", False, _cell(_CELLS.frequent, estimator, _CELLS.frequent_duration)
 
 
-def coverage(studies: int, jobs: int | None) -> Iterator[Coverage]:
-    """The coverage of every failure model in so many studies each, run in `jobs` processes (:func:`mapping`)."""
+def _cell(added: dict[str, object], estimator: str, duration: str) -> CellParameters:
+    base = _CELLS.base | added | {"estimator": estimator}
+    (cell,) = study_from({"name": "coverage", "trials": 1, "duration": duration, "base": base}, "coverage").cells
+    return cell.parameters
+
+
+def coverage(studies: int, jobs: int | None, estimator: str = "importance") -> Iterator[Coverage]:
+    """The coverage of every failure model in so many studies each, run in `jobs` processes (:func:`mapping`).
+    `estimator`: `importance` or `multifidelity`."""
     with mapping(jobs) as run:
-        for name, catch_up, params in cells():
+        for name, catch_up, params in cells(estimator):
             by_hand = loss_rate(params)
             assert by_hand is not None
             found = list(run(_study, [params] * studies, range(studies)))
@@ -97,12 +111,32 @@ def coverage(studies: int, jobs: int | None) -> Iterator[Coverage]:
 
 def _study(params: CellParameters, number: int) -> tuple[float, float, float]:
     """The loss rate that one study estimates, and its limits."""
-    seeds = [trial_seed(number, trial, params) for trial in range(TRIALS)]
-    measures = [measure(run_importance_trial(params, seed).rows) for seed in seeds]
-    values = [found.values["losses"] for found in measures]
-    sums = Sums.of(values, [found.exposure for found in measures], sum(found.events["losses"] for found in measures))
-    sums = sums.with_mean_weight(1.0)
-    return (sums.ratio, *rate_limits(sums, 1.0))
+    run = TRIALS_BY_ESTIMATOR[choose(params).estimator]
+    found = [run(params, trial_seed(number, trial, params)) for trial in range(TRIALS)]
+    estimate, _ = losses_of(params, found).estimate("loss_rate", TRIALS)
+    return estimate.estimate, estimate.ci_low, estimate.ci_high
+
+
+def losses_of(params: CellParameters, found: Sequence[TrialResult]) -> LeadingTrials:
+    """The losses of trials of a cell, with their controls."""
+    measures = [measure(each.rows) for each in found]
+    return LeadingTrials(
+        np.array([each.values["losses"] for each in measures]),
+        np.array([each.exposure for each in measures]),
+        np.array([each.events["losses"] for each in measures], float),
+        1.0,
+        choose(params).is_weighted,
+        _controls(found),
+    )
+
+
+def _controls(found: Sequence[TrialResult]) -> Controls | None:
+    """The controls of the losses of trials, if they have any."""
+    place, rows = CONTROLLED.index("losses"), [each.controls for each in found if each.controls is not None]
+    if not rows:
+        return None
+    columns = [(row.runs, row.exposure, row.exposure_mean, row.values[place], row.means[place]) for row in rows]
+    return Controls(*np.array(columns, float).T)
 
 
 class _Cause(NamedTuple):
@@ -123,7 +157,7 @@ def loss_rate(params: CellParameters) -> float | None:
         and all(each is None for each in (params.detection_ms, params.rolling_restart, params.slow, params.failures))
         and params.reassignments is None
         and not (params.impairments or params.power)
-        and (params.burst is None or params.burst.size == params.brokers == 2)
+        and all(burst.size == params.brokers == 2 for burst in params.burst)
     )
     if not is_covered:
         return None
@@ -138,13 +172,13 @@ def loss_rate(params: CellParameters) -> float | None:
 def _causes(params: CellParameters) -> list[_Cause]:
     kinds = kinds_of(params)
     lost_disk, losing, power = kinds["disk"], kinds["disk"] + kinds["lossy"], params.tail_lost_with_power
-    mttr, mttf, burst = params.broker_mttr, params.broker_mttf, params.burst
+    mttr, mttf = params.broker_mttr, params.broker_mttf
     rows = [
         (0.0 if mttf is None else YEAR_MS / mttf.mean_ms, mttr, lost_disk, losing, True),
         (params.rack_power_events_per_year, params.rack_power_mttr or mttr, 0.0, power, True),
         (params.power_events_per_year, params.power_mttr or mttr, 0.0, power, False),
     ]
-    if burst is not None:
+    for burst in params.burst:
         rows.append((burst.events_per_year(rack_sizes(params)), burst.down or mttr, lost_disk, losing, False))
     return [_Cause(rate, _absent_ms(params, down, disk), q, alone) for rate, down, disk, q, alone in rows if rate]
 

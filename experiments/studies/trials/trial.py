@@ -238,8 +238,7 @@ def compressed(params: CellParameters) -> CellParameters:
             "broker_mttr": Distribution(dist="constant", mean_ms=repair_ms),
             "power_events_per_year": 0.0,
             "rack_power_events_per_year": 0.0,
-            "burst": None,
-            **{"isolated": (), "paused": (), "slow_disk": (), "power": ()},
+            **{"isolated": (), "paused": (), "slow_disk": (), "power": (), "burst": ()},
         }
     )
 

@@ -44,7 +44,7 @@ WEIBULL = Distribution(dist="weibull", mean_ms=130 * DAY_MS, shape=0.7)
         (_cell(RARE, broker_mttr=HOURS, unclean_recovery_strategy="manual"), "splitting"),
         (_cell(RARE, brokers=4, broker_mttr=HOURS, reassignments=Reassignments(per_year=12.0)), "splitting"),
         (_cell(RARE, brokers=200, broker_mttf=Distribution(mean_ms=2 * DAY_MS)), "splitting"),
-        (_cell(RARE, burst=Burst(per_year=1.0, size=2)), "importance"),
+        (_cell(RARE, burst=(Burst(per_year=1.0, size=2),)), "importance"),
         (_cell(RARE, tail_loss_probability=0.0), "plain"),
         (_cell(RARE, acks="1"), "plain"),
         (_cell(RARE, estimator="plain"), "plain"),
@@ -126,12 +126,17 @@ ZONES = _cell(RARE, brokers=6, racks=3, partitions=4, broker_mttf=None, broker_m
 def test_bursts_of_a_rack_strike_one_replica_of_a_partition_that_is_spread(burst: Burst, by_hand: float) -> None:
     """Events per year, times the share of them that strikes all three replicas at once, times 0.1 for each of two
     tails. What follows upon a burst that leaves two replicas or one is rarer by the share of time without a broker."""
-    assert rough_loss_rate(_cell(ZONES, burst=burst)) == pytest.approx(by_hand, rel=0.02, abs=1e-5)
+    assert rough_loss_rate(_cell(ZONES, burst=(burst,))) == pytest.approx(by_hand, rel=0.02, abs=1e-5)
+
+
+def test_bursts_of_two_causes_add_up() -> None:
+    causes = (Burst(per_year=1.0, size=6), Burst(name="deploys", per_year=1.0, fraction=0.5))
+    assert rough_loss_rate(_cell(ZONES, burst=causes)) == pytest.approx(0.01 + 0.01 / 8, rel=0.02)
 
 
 def test_zone_bursts_are_too_rare_for_plain_trials_if_replicas_are_spread() -> None:
     burst = Burst(per_year=1.0, fraction=1.0, same_rack=1.0)
-    spread = _cell(ZONES, burst=burst, broker_mttf=Distribution(mean_ms=130 * DAY_MS), broker_mttr=HOURS)
+    spread = _cell(ZONES, burst=(burst,), broker_mttf=Distribution(mean_ms=130 * DAY_MS), broker_mttr=HOURS)
     assert choose(spread).estimator == "importance"
     assert choose(_cell(spread, placement="together", brokers=9)).estimator == "plain"
 

@@ -52,9 +52,7 @@ def test_presets_have_the_published_rates() -> None:
     rates = {}
     for name in PRESETS:
         cell = CellParameters(preset=name, duration_ms=YEAR_MS)
-        struck = (
-            0.0 if cell.burst is None else cell.burst.events_per_year([1, 1, 1]) * cell.burst.struck_of([1, 1, 1]) / 3
-        )
+        struck = sum(burst.events_per_year([1, 1, 1]) * burst.struck_of([1, 1, 1]) for burst in cell.burst) / 3
         assert cell.broker_mttf is not None
         rates[name] = (YEAR_MS / cell.broker_mttf.mean_ms, struck)
     alone, burst = rates["ford-2010"]
@@ -86,7 +84,7 @@ def test_mappings_are_read_in_their_units_and_written_in_words() -> None:
         }
     )
     assert cell.broker_mttf is None
-    assert cell.burst == Burst(per_year=2, fraction=0.5, window_ms=30_000, down=Distribution(mean_ms=3_600_000))
+    assert cell.burst == (Burst(per_year=2, fraction=0.5, window_ms=30_000, down=Distribution(mean_ms=3_600_000)),)
     assert cell.catch_up == CatchUp(rate=50e6, backlog=2e12, write_rate=1e6)
     written = {name: PARAMETERS[name].notation.write(getattr(cell, name)) for name in ("burst", "catch_up", "slow")}
     assert written["burst"] == "per year 2, fraction 0.5, window 30s, down exponential, mean 1h"

@@ -50,8 +50,8 @@ def test_more_replicas_than_brokers_are_refused() -> None:
 
 def test_a_burst_of_more_brokers_than_the_cluster_has_is_refused() -> None:
     with pytest.raises(ValidationError, match=r"size 4.*: allowed is size of at most the number of brokers \(3\)"):
-        CellParameters(burst=Burst(per_year=4.0, size=4))
-    assert CellParameters(brokers=4, burst=Burst(per_year=4.0, size=4)).burst is not None
+        CellParameters(burst=(Burst(per_year=4.0, size=4),))
+    assert CellParameters(brokers=4, burst=(Burst(per_year=4.0, size=4),)).burst is not None
 
 
 def test_default_latency_is_that_of_the_simulator() -> None:

@@ -99,14 +99,41 @@ def test_a_metric_with_few_events_has_no_control() -> None:
 
 
 def test_the_coefficient_by_hand() -> None:
-    """With c = 2 x and C = 0 the covariance of x with d is half the variance of d: beta = 1/2, in folds whose trials
-    have the same mean as all others; the correlation is 1 but for the R = 1 control, sqrt(R / (R + 1)) of d."""
+    """x is 0 or 2, c = 2 x, all exposures are 1: e is 1 up or down, f twice as much, so that Cov(e, f) / Var(f) = 1/2
+    and rho = 1. With R = 3 beta is 1/2 * 3/4, in folds whose trials have the same mean as all others, the gain is
+    1 / (1 - 3/4) = 4, and with C = 2, its mean, x' = x - 3/8 (2 x - 2) = 3/4 + x / 4."""
     values = np.tile(np.repeat([0.0, 2.0], FOLDS), 10)
     ones = np.ones(len(values))
-    controls = Controls(ones, ones, ones, 2.0 * (values - 1.0), np.zeros(len(values)))
+    controls = Controls(ones * 3, ones, ones, 2.0 * values, ones * 2.0)
     sums = folded(values, ones, values, controls)
-    assert [found.beta for found in coefficients(sums)] == pytest.approx([0.5] * FOLDS)
-    assert controlled_values(values, controls, coefficients(sums)) == pytest.approx(ones)
+    assert [found.beta for found in coefficients(sums)] == pytest.approx([0.375] * FOLDS)
+    assert controlled_values(values, controls, coefficients(sums)) == pytest.approx(0.75 + values / 4.0)
+    assert total_of(sums).correlation == pytest.approx(1.0)
+    assert total_of(sums).gain == pytest.approx(4.0)
+
+
+def test_correlation_and_gain_of_few_trials_do_not_depend_on_other_controls() -> None:
+    """8 trials that agree with their controls, R = 20, and means C of others that vary: rho is 1 and the gain 21. A
+    correlation of e and d, 0.67 with these means, would give 1.8."""
+    values = np.array([1.0, 3.0, 0.0, 2.0, 2.0, 5.0, 1.0, 2.0])
+    ones = np.ones(8)
+    means = np.array([1.2, 4.9, 1.8, 4.1, 2.5, 2.2, 1.9, 2.4])
+    sums = total_of(folded(values, ones, values, Controls(ones * 20, ones, ones, values, means)))
+    assert np.corrcoef(values, values - means)[0, 1] == pytest.approx(0.67, abs=0.01)
+    assert (sums.correlation, sums.gain) == pytest.approx((1.0, 21.0))
+
+
+def test_correlation_and_gain_of_ratios_by_numpy() -> None:
+    """Trials and controls of various lengths and weights: rho is numpy's of the residuals, which have mean 0."""
+    random = np.random.default_rng(11)
+    w, v = random.uniform(0.5, 2.0, 40), random.uniform(0.5, 2.0, 40)
+    shared = random.poisson(3.0, 40)
+    x, c = shared * w, shared * v + random.poisson(1.0, 40)
+    ones = np.ones(40)
+    sums = total_of(folded(x, w, shared, Controls(ones * 9, v, ones, c, ones * 4.0)))
+    rho = np.corrcoef(x - x.sum() / w.sum() * w, c - c.sum() / v.sum() * v)[0, 1]
+    assert sums.correlation == pytest.approx(rho)
+    assert sums.gain == pytest.approx(1.0 / (1.0 - 0.9 * rho**2))
 
 
 def test_weights_of_trials_and_controls_are_residuals() -> None:

@@ -31,7 +31,7 @@ SHARED = {
     "power_events_per_year": 2.0,
     "racks": 3,
     "rack_power_events_per_year": 3.0,
-    "burst": Burst(per_year=4.0, size=2),
+    "burst": (Burst(per_year=4.0, size=2),),
     "disk_loss_probability": 0.05,
     "unclean_probability": 0.7,
 }
@@ -94,14 +94,14 @@ CELLS = {
     "more brokers": _cell(brokers=5, partitions=2),
     "bursts": _cell(
         broker_mttr=Distribution(dist="lognormal", mean_ms=12 * HOUR_MS, shape=1.2),
-        burst=Burst(per_year=12.0, size=2, window_ms=6 * HOUR_MS),
+        burst=(Burst(per_year=9.0, size=2, window_ms=6 * HOUR_MS), Burst(name="deploys", per_year=3.0, size=2)),
     ),
     "bursts in a rack": _cell(
         brokers=4,
         racks=2,
         partitions=2,
         broker_mttf=Distribution(mean_ms=60 * DAY_MS),
-        burst=Burst(per_year=9.0, fraction=0.3, same_rack=0.5, down=Distribution(mean_ms=DAY_MS)),
+        burst=(Burst(per_year=9.0, fraction=0.3, same_rack=0.5, down=Distribution(mean_ms=DAY_MS)),),
     ),
 }
 

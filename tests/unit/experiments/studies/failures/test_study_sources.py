@@ -30,6 +30,9 @@ from tests.yaml_rows import rows
 HOUR_MS, MINUTE_MS = 3_600_000, 60_000
 CELL = CellParameters(brokers=6, racks=3, tail_loss_probability=0.25, start="fresh")
 
+LINES = {(2, "paused"): 1, (0, "isolated"): 6, (1, "isolated"): 6}
+"""Hours that an impairment of a record lasts, by broker and kind."""
+
 _cell = partial(cell_like, CELL)
 
 
@@ -73,7 +76,7 @@ def test_a_domain_with_a_down_time_comes_back_at_once() -> None:
 
 def test_a_source_leaves_the_others_and_the_brokers_own_failures_as_they_are() -> None:
     cell = _cell(power_events_per_year=2.0, broker_mttf=Distribution(mean_ms=30 * DAY_MS))
-    more = cell.model_copy(update={"rack_power_events_per_year": 1.0, "burst": Burst(per_year=3.0, size=2)})
+    more = cell.model_copy(update={"rack_power_events_per_year": 1.0, "burst": (Burst(per_year=3.0, size=2),)})
     alone = _outages(cell, years=10)
     assert [outage for outage in _outages(more, years=10) if outage.cause == "cluster power"] == alone
     first = next(iter(DrawnTimeline(_cell(), 5).next_event, None))
@@ -82,8 +85,9 @@ def test_a_source_leaves_the_others_and_the_brokers_own_failures_as_they_are() -
 
 @pytest.mark.parametrize(("burst", "events", "struck"), rows(__file__, "bursts.yaml"))
 def test_bursts_come_and_strike_at_their_rates(burst: dict[str, float], events: float, struck: float) -> None:
-    outages = _outages(_cell(burst=burst), years=200)
-    (source,) = poisson_sources(_cell(burst=burst))
+    cell = _cell(burst=(burst,))
+    outages = _outages(cell, years=200)
+    (source,) = poisson_sources(cell)
     assert source.events_per_year == pytest.approx(events)
     assert len(outages) == pytest.approx(200 * events * struck, rel=0.1)
     assert outages == sorted(outages)
@@ -92,7 +96,7 @@ def test_bursts_come_and_strike_at_their_rates(burst: dict[str, float], events: 
 
 
 def test_a_burst_lies_within_its_window_and_in_one_rack_with_its_probability() -> None:
-    (source,) = poisson_sources(_cell(burst=Burst(per_year=1.0, size=2, window_ms=90_000, same_rack=0.5)))
+    (source,) = poisson_sources(_cell(burst=(Burst(per_year=1.0, size=2, window_ms=90_000, same_rack=0.5),)))
     draws = Draws(source.name, 3)
     bursts = [source.strike(1_000, draws) for _ in range(600)]
     assert all(1_000 <= outage.down_ms < 91_000 for burst in bursts for outage in burst)
@@ -117,7 +121,7 @@ def test_events_of_a_source_are_drawn_whatever_came_before() -> None:
     ],
 )
 def test_bursts_split_by_the_brokers_that_they_strike_have_the_rates_of_the_whole(burst: Burst) -> None:
-    cell = CellParameters(brokers=5, racks=2, burst=burst)
+    cell = CellParameters(brokers=5, racks=2, burst=(burst,))
     (whole,) = poisson_sources(cell)
     parts = {part.brokers: part for part in split_bursts(cell)}
     draws, events = Draws("whole", 1), 4_000
@@ -130,10 +134,45 @@ def test_bursts_split_by_the_brokers_that_they_strike_have_the_rates_of_the_whol
         assert {outage.broker for outage in part.strike(0, draws)} == set(brokers)
 
 
+def test_causes_of_bursts_are_told_apart_and_leave_each_other_alone() -> None:
+    one, other = Burst(per_year=10.0, size=2), Burst(name="deploys", per_year=20.0, size=3)
+    both = _outages(_cell(burst=(one, other)), years=50)
+    assert [outage for outage in both if outage.cause == "burst"] == _outages(_cell(burst=(one,)), years=50)
+    deploys = [outage for outage in both if outage.cause == "burst deploys"]
+    assert len(deploys) == pytest.approx(50 * 20 * 3, rel=4.0 / math.sqrt(50 * 20))
+    assert {part.group for part in split_bursts(_cell(burst=(one, other)))} == {"burst", "burst deploys"}
+
+
+def test_impairments_of_a_record_keep_their_lengths_and_what_they_share_in_its_blocks() -> None:
+    """1,000 blocks of 2 of the 10 days have each line 200 times on average, binomial. Brokers 0 and 1 are isolated
+    together: their events have one span, also while broker 1 is down meanwhile."""
+    lines = [
+        RecordedOutage(2, DAY_MS, DAY_MS + HOUR_MS, "paused"),
+        *(RecordedOutage(broker, 3 * DAY_MS, 3 * DAY_MS + 6 * HOUR_MS, "isolated") for broker in (0, 1)),
+        RecordedOutage(1, 3 * DAY_MS + HOUR_MS, 3 * DAY_MS + 2 * HOUR_MS, "unclean"),
+    ]
+    record = RecordedFailures(
+        file="f.csv", mode="blocks", block_ms=2 * DAY_MS, length_ms=10 * DAY_MS, outages=tuple(lines)
+    )
+    cell = _cell(failures=record, duration_ms=2_000 * DAY_MS)
+    events = list(events_until(DrawnTimeline(cell, 3), cell.duration_ms))
+    begun = {key: [e.span for e in events if (e.broker, e.kind, e.ends) == (*key, False)] for key in LINES}
+    ended = {key: [e.span for e in events if (e.broker, e.kind, e.ends) == (*key, True)] for key in LINES}
+    for key, hours in LINES.items():
+        assert len(begun[key]) == pytest.approx(200, abs=4.0 * math.sqrt(200 * 0.8))
+        assert {(end - begin) // HOUR_MS for begin, end in begun[key]} == {hours}
+        assert ended[key] == begun[key][: len(ended[key])]
+        assert len(begun[key]) - len(ended[key]) <= 1, "the last one may outlast the trial"
+    assert begun[0, "isolated"] == begun[1, "isolated"]
+    crashes = [event.time_ms for event in events if event.kind == "unclean"]
+    isolated = {begin + HOUR_MS for begin, _ in begun[1, "isolated"]}
+    assert len(isolated.intersection(crashes)) > 0.9 * len(crashes)
+
+
 def test_bursts_over_too_many_sets_of_brokers_are_not_split() -> None:
-    cell = CellParameters(brokers=40, burst=Burst(per_year=10.0, size=2))
+    cell = CellParameters(brokers=40, burst=(Burst(per_year=10.0, size=2),))
     assert [part.brokers for part in split_bursts(cell)] == [tuple(range(40))]
-    assert len(split_bursts(CellParameters(brokers=14, burst=Burst(per_year=10.0, size=2)))) == 91
+    assert len(split_bursts(CellParameters(brokers=14, burst=(Burst(per_year=10.0, size=2),)))) == 91
     assert split_bursts(CellParameters()) == []
 
 

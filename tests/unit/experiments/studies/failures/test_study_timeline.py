@@ -34,7 +34,7 @@ ALL_SOURCES = {
     "power_events_per_year": 12.0,
     "rack_power_events_per_year": 3.0,
     "rack_power_mttr": Distribution(mean_ms=DAY_MS),
-    "burst": Burst(per_year=5.0, size=2, same_rack=0.5),
+    "burst": (Burst(per_year=5.0, size=2, same_rack=0.5),),
     "rolling_restart": RollingRestart(every_ms=30 * DAY_MS, down_ms=60_000),
 }
 

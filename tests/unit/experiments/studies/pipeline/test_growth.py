@@ -49,7 +49,7 @@ TRIAL = (
 
 def table_of(trace: Trace, window_ms: int = 0) -> pa.Table:
     causes = {name: replace(PER_MS, name=name) for name in ("broker", "rack power", "burst")}
-    return harms({CELL: Model(causes, 3, window_ms)}, trace)
+    return harms({CELL: Model(causes, 3, {"burst": window_ms})}, trace)
 
 
 def test_harms_have_the_events_since_the_cluster_was_last_whole() -> None:
@@ -93,6 +93,16 @@ def test_crashes_of_one_burst_are_one_event() -> None:
         assert [row["events"] for row in rows if (row["cause"], row["what"]) == ("burst", "loss")] == [events]
 
 
+def test_bursts_of_two_causes_are_events_of_their_own_each_within_its_window() -> None:
+    """Two crashes of each cause, 50 and 200 ms apart; the windows are 100 and 300 ms."""
+    causes = ("burst", "burst 3 east")
+    crashes = [crash(at_ms, broker, causes[broker % 2]) for broker, at_ms in enumerate((1_000, 1_010, 1_050, 1_210))]
+    trial = (state(0, 0, 1, "0,1,2,3"), *crashes, TraceRow(1_400, "acknowledged_loss", 0, 1, value=1))
+    model = Model({name: replace(PER_MS, name=name) for name in causes}, 4, {causes[0]: 100, causes[1]: 300})
+    rows = harms({CELL: model}, trace_of((*trial, TraceRow(2_000, "end")))).to_pylist()
+    assert {row["cause"]: row["events"] for row in rows if row["what"] == "loss"} == dict.fromkeys(causes, 1)
+
+
 def test_impairments_begin_cycles_and_are_events_of_their_cause() -> None:
     """Two brokers of a rack are cut off for 0.5 s: one event, one cycle."""
     named = {"detail": "isolated", "cause": "rack 1 switch"}
@@ -103,7 +113,7 @@ def test_impairments_begin_cycles_and_are_events_of_their_cause() -> None:
         *(TraceRow(1_500, "restored", node=broker, **named) for broker in (1, 2)),
         TraceRow(2_000, "end"),
     )
-    models = {CELL: Model({"rack switch": replace(PER_MS, name="rack switch")}, 3, 0)}
+    models = {CELL: Model({"rack switch": replace(PER_MS, name="rack switch")}, 3, {})}
     rows = harms(models, trace_of(trial)).to_pylist()
     assert [(row["what"], row["events"], row["expected"]) for row in rows] == [("loss", 1, 0.3), ("cycle", 1, 0.5)]
 
@@ -114,11 +124,13 @@ def test_trial_without_failures_has_no_rows() -> None:
 
 def test_causes_are_those_with_a_constant_rate() -> None:
     """Three brokers that fail every 73 days on average: 15 times a year; two racks with an event every other year."""
-    base = {"broker_mttf": "73d", "racks": 2, "rack_power_events_per_year": 0.5, "burst": {"per_year": 2, "size": 2}}
-    causes = model_of(study_of(base=base).cells[0].parameters).causes
-    assert {name: cause.events_per_year for name, cause in causes.items()} == pytest.approx(
-        {"broker": 15.0, "rack power": 1.0, "burst": 2.0}
+    bursts = [{"per_year": 2, "size": 2}, {"name": "deploys", "per_year": 4, "size": 2, "window": "10m"}]
+    base = {"broker_mttf": "73d", "racks": 2, "rack_power_events_per_year": 0.5, "burst": bursts}
+    model = model_of(study_of(base=base).cells[0].parameters)
+    assert {name: cause.events_per_year for name, cause in model.causes.items()} == pytest.approx(
+        {"broker": 15.0, "rack power": 1.0, "burst": 2.0, "burst deploys": 4.0}
     )
+    assert model.windows_ms == {"burst": 120_000, "burst deploys": 600_000}
     weibull = {"broker_mttf": {"dist": "weibull", "mean": "73d", "shape": 0.7}}
     assert not model_of(study_of(base=weibull).cells[0].parameters).causes
     assert (group_of("rack 12 power"), group_of("broker"), group_of("cluster power")) == (

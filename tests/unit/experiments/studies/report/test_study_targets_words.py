@@ -71,12 +71,17 @@ def test_growth_names_the_three_tightest_causes() -> None:
     study = study_of(base=BASE, targets={"incidents": "1 in 10y"}, sweep={"min_insync_replicas": [1, 2]})
     ((_, setting),) = [group.settings for group in groups(study, cells_of(study, [0, 0]))]
     (found,) = setting.estimates.targets
-    causes = [("rack power", 4.0, True), ("broker", 2.5, True), ("burst", 9.0, False), ("cluster power", 20.0, True)]
+    causes = [
+        ("rack power", 4.0, True),
+        ("broker", 2.5, True),
+        ("burst deploys", 9.0, False),
+        ("cluster power", 20.0, True),
+    ]
     grown = replace(found, growth=tuple(Growth(*each) for each in causes))
     said = growth_sentence(replace(setting, estimates=replace(setting.estimates, targets=(grown,))))
     assert said == (
         "min ISR 2 is still shown to meet them if one cause alone comes more often than assumed: failures of single "
-        "brokers 2.5 times, rack power 4 times or bursts at least 9 times."
+        "brokers 2.5 times, rack power 4 times or bursts (deploys) at least 9 times."
     )
     assert growth_sentence(setting) == ""
 

@@ -8,12 +8,13 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.cli.main import application
+from experiments.studies.design.estimator import choose
 from experiments.studies.theory import coverage as module
 from experiments.studies.theory.answers import answer
 from experiments.studies.theory.coverage import MODELS, Coverage, cells, coverage, loss_rate
 from experiments.support.errors import InputError
 
-CELLS = {(name, catch_up): params for name, catch_up, params in cells()}
+CELLS = {(name, catch_up): params for name, catch_up, params in cells("multifidelity")}
 
 
 def test_own_failures_agree_with_the_markov_model() -> None:
@@ -34,6 +35,7 @@ def test_own_failures_agree_with_the_markov_model() -> None:
         ("start of the process", True, 2 * 2.9918 * (150 / 525_600) * 2.9918 * 0.1),
         # 0.02 of the failures lose the disk, and fetch 1 TB at 25 MB/s: 666.7 min
         ("lost disks", True, 2 * 2.9918 * ((60 + 0.02 * 666.67) / 525_600) * 2.9918 * (0.02 + 0.98 * 0.1)),
+        ("frequent failures, plain trials", False, 2 * 73 * (120 / 525_600) * 73),
         ("rack power", False, 2 * (2.9918 * 20 + 2 * 60) / 525_600 * (2.9918 * 0.1 + 2 * 0.5)),
     ],
 )
@@ -64,12 +66,24 @@ def test_too_few_intervals_that_hold_the_value_are_no_chance() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "found"), [(["--coverage", "0"], "0"), (["--coverage", "1", "--cells", "c.yaml"], "--cells as well")]
+    ("option", "arguments", "found"),
+    [
+        ("--coverage", ["--coverage", "0"], "0"),
+        ("--coverage", ["--coverage", "1", "--cells", "c.yaml"], "--cells as well"),
+        ("--estimator", ["--coverage", "1", "--estimator", "splitting"], "splitting"),
+    ],
 )
-def test_wrong_options_are_refused(arguments: list[str], found: str) -> None:
+def test_wrong_options_are_refused(option: str, arguments: list[str], found: str) -> None:
     done = CliRunner().invoke(application(), ["study", "validate", *arguments])
     assert isinstance(done.exception, InputError)
-    assert (done.exception.source, str(done.exception.found)) == ("--coverage", found)
+    assert (done.exception.source, str(done.exception.found)) == (option, found)
+
+
+def test_multifidelity_is_plain_where_failures_are_frequent() -> None:
+    chosen = {name: choose(params) for (name, _), params in CELLS.items()}
+    plain = [name for name, choice in chosen.items() if not choice.in_cycles]
+    assert plain == ["frequent failures, plain trials"]
+    assert {choice.estimator for choice in chosen.values()} == {"multifidelity"}
 
 
 @pytest.mark.slow
