@@ -63,7 +63,7 @@ def _estimate(found: list[Measures], column: str = "losses") -> tuple[float, flo
     ("changes", "expected", "trials"),
     [
         ({"writeback_ms": None}, 5.4e-10, 10),
-        ({}, 3.4e-11, 12),
+        ({}, 3.4e-11, 40),
         (
             {
                 "writeback_ms": None,
