@@ -63,7 +63,13 @@ def parse_describe(text: str, source: str) -> list[TopicLayout]:
             _add_partition(topics, fields, source, place)
         else:
             raise InputError(source, place, shown(line.strip()), f"a line of {FORM}")
-    return [_whole(name, topic, source) for name, topic in topics.items()]
+    whole = [_whole(name, topic, source) for name, topic in topics.items()]
+    if not text.endswith("\n"):
+        place = f"line {text.count(chr(10)) + 1}"
+        raise InputError(
+            source, place, "no line break at the end", "a last line that is whole: an output that is not cut off"
+        )
+    return whole
 
 
 def _fields(line: str, source: str, place: str) -> Iterator[tuple[str, str]]:

@@ -165,5 +165,5 @@ def test_counts_of_many_partitions_are_those_of_the_single_ones() -> None:
 
 def test_what_is_described_is_what_was_placed() -> None:
     layout = zones(6, 2, 30)
-    found = layout_of(parse_describe("\n".join(described(layout)), "t"))
+    found = layout_of(parse_describe("".join(f"{line}\n" for line in described(layout)), "t"))
     assert [topic.replicas for topic in found.topics] == [topic.replicas for topic in layout.topics]
