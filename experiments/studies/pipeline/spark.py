@@ -89,7 +89,7 @@ def analyse(spark: SparkSession, work: Work) -> None:
     manifest.remove_unlisted(work.store, found, NAMES)
     report("stage", READING)
     new = [batch for batch in work.batches if batch not in found.batches]
-    here = work.size(new) < HERE_BYTES and spark.sparkContext.master.startswith("local")
+    here = work.size(new) < HERE_BYTES and (spark.sparkContext.master or "").startswith("local")
     checked = check_batches(None if here else spark, work.store, new)
     bad = [each for each in checked if each.reason is not None]
     for each in bad:
