@@ -48,7 +48,7 @@ ERRORS = {
     "NO_REASSIGNMENT_IN_PROGRESS": "there is nothing to cancel",
     "INVALID_REPLICA_ASSIGNMENT": "the assignment names a broker that is not registered, or one twice",
     "INVALID_CONFIG": "the value is not allowed in this state",
-    "REQUEST_TIMED_OUT": "nobody that could answer was reachable in time",
+    "REQUEST_TIMED_OUT": "no broker that could answer was reachable in time",
 }
 """What an error code means for who has sent the request."""
 

@@ -88,7 +88,7 @@ def test_reasons_count_for_each_partition_of_a_class() -> None:
 def test_losses_within_a_day_of_each_other_are_one_incident() -> None:
     """The first trial: a chain of three losses, the last more than a day after the first, hits both classes, 8
     partitions; another incident, a millisecond too late for the chain, hits 5. The second trial has none; that of the
-    third begins anew, though its time continues that of the first."""
+    third starts again, though its time continues that of the first."""
     chain = [loss(HOUR_MS, 0), loss(HOUR_MS + INCIDENT_MS, 1), loss(HOUR_MS + 2 * INCIDENT_MS, 0)]
     late = loss(HOUR_MS + 3 * INCIDENT_MS + 1, 0)
     trace = cluster_trace(trial(1, *chain, late), trial(1), trial(1, loss(late.time_ms, 1)))
