@@ -163,8 +163,8 @@ def test_power_takes_nothing_from_a_broker_that_was_shut_down() -> None:
 
 def test_v3_truncates_what_a_follower_had() -> None:
     """KIP-101: the record is acknowledged just before broker 1 fails, and the high watermark of broker 2, read from its
-    disk, is below it. Broker 2 is restarted while its session lasts, is told to follow broker 0, which is down since
-    3 s, and truncates to that high watermark. The session of 0 expires, and 2 is elected. No machine failed. With
+    disk, is below it. Broker 2 is restarted while its session lasts, follows broker 0, which is down since 3 s,
+    and truncates to that high watermark. The session of 0 expires, and 2 is elected. No machine failed. With
     acks=all the acknowledged loss is that loss."""
     outages = (_down(1, 0, NEVER_S), _down(0, 3, NEVER_S), _down(2, 4, 1))
     found = [each for each in _attributed(_cell(generation="v3"), *outages) if each.metric in LOSSES.values()]

@@ -62,11 +62,6 @@ class Impairment(WrittenModel):
     per_year: Finite = Field(gt=0, le=MOST_PER_YEAR, description="events per year and broker, rack or cluster")
     duration: RandomTime
 
-    @property
-    def kind(self) -> ImpairmentKind:
-        """The kind of the impairments."""
-        raise NotImplementedError
-
 
 class Isolation(Impairment):
     """All messages between the brokers of a domain and `from` are lost, or those in one `direction`. Brokers of one
@@ -78,6 +73,7 @@ class Isolation(Impairment):
 
     @property
     def kind(self) -> ImpairmentKind:
+        """The kind of the impairments."""
         return isolation(self.peers, self.direction)
 
 
@@ -88,6 +84,7 @@ class Pause(Impairment):
 
     @property
     def kind(self) -> ImpairmentKind:
+        """The kind of the impairments."""
         return PAUSED
 
 
@@ -98,7 +95,11 @@ class SlowDisk(Impairment):
 
     @property
     def kind(self) -> ImpairmentKind:
+        """The kind of the impairments."""
         return SLOW_DISK
+
+
+AnyImpairment = Isolation | Pause | SlowDisk
 
 
 class PowerCause(WrittenModel):

@@ -30,7 +30,7 @@ class Burst(WrittenModel):
     """Failures of several brokers within a short window. An event strikes `size` random brokers of the cluster, or each
     broker with probability `fraction`; with probability `same_rack`, only brokers of one random rack. Each fails at a
     uniform time of the window. `down`: one down time for all of an event; without it each has its own repair time.
-    `name`: tells causes of bursts apart."""
+    `name`: of the cause, where a study has several."""
 
     name: CauseName = BURST
     per_year: Finite | None = Field(None, gt=0, le=MOST_PER_YEAR, description="bursts per cluster-year")

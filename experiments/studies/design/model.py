@@ -20,12 +20,10 @@ from experiments.studies.design.impairments import (
     IMPAIRMENTS,
     MOST_PER_YEAR,
     SLOW_DISK,
-    Isolation,
+    AnyImpairment,
     Isolations,
-    Pause,
     Pauses,
     PowerCauses,
-    SlowDisk,
     SlowDisks,
 )
 from experiments.studies.design.mappings import (
@@ -432,7 +430,7 @@ class CellParameters(WrittenModel):
         return None if self.detection_ms is None else max(1, self.detection_ms // 4)
 
     @property
-    def impairments(self) -> tuple[Isolation | Pause | SlowDisk, ...]:
+    def impairments(self) -> tuple[AnyImpairment, ...]:
         """The causes of impairments."""
         return (*self.isolated, *self.paused, *self.slow_disk)
 

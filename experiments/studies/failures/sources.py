@@ -23,7 +23,7 @@ from random import Random
 from typing import NamedTuple
 
 from experiments.studies.design.distribution import Distribution
-from experiments.studies.design.impairments import Domain, Impairment
+from experiments.studies.design.impairments import AnyImpairment, Domain
 from experiments.studies.design.mappings import Burst
 from experiments.studies.design.model import YEAR_MS, CellParameters
 from experiments.studies.design.placement import burst_domains, rack_sizes, racks_of
@@ -176,7 +176,7 @@ def impairment_sources(params: CellParameters) -> list[PoissonSource]:
     ]
 
 
-def _impairing(impairment: Impairment, domain: str, brokers: tuple[NodeId, ...]) -> PoissonSource:
+def _impairing(impairment: AnyImpairment, domain: str, brokers: tuple[NodeId, ...]) -> PoissonSource:
     """All brokers of a domain are impaired for one duration."""
     kind, cause = impairment.kind, f"{domain} {impairment.name}"
 

@@ -40,8 +40,8 @@ def of_cluster(trace: Trace, cluster: Cluster, exposure: Values, topics: tuple[s
     np.maximum.at(largest, first, hit)
     some = (count > 0).astype(float)
     found = {
-        INCIDENTS: _measures(count * partitions, count, count * partitions**2, some * partitions),
-        "partitions_per_incident": _measures(sizes[0], count, sizes[1], largest),
+        INCIDENTS: plain_measures(count * partitions, count, count * partitions**2, some * partitions),
+        "partitions_per_incident": plain_measures(sizes[0], count, sizes[1], largest),
         "any_loss_probability": _years(trace, exposure),
         SOME_UNWRITABLE: _unwritable(trace, np.ones(trace.partitions, bool), partitions),
     }
@@ -72,7 +72,7 @@ def _years(trace: Trace, exposure: Values) -> Measures:
     lossy = np.unique(np.stack([trial[within], year[within]]), axis=1)[0]
     count = np.bincount(lossy, minlength=trials)
     none = np.zeros(trials)
-    return _measures(count / years * exposure, count, none, none)
+    return plain_measures(count / years * exposure, count, none, none)
 
 
 def _unwritable(trace: Trace, members: Values, partitions: int) -> Measures:
@@ -89,10 +89,11 @@ def _unwritable(trace: Trace, members: Values, partitions: int) -> Measures:
     events = np.bincount(trial[begin > before], minlength=trials)
     value = np.bincount(trial, length.astype(float), trials) * partitions / YEAR_MS
     none = np.zeros(trials)
-    return _measures(value, events, none, none)
+    return plain_measures(value, events, none, none)
 
 
-def _measures(value: Values, events: Values, size_squares: Values, largest_size: Values) -> Measures:
+def plain_measures(value: Values, events: Values, size_squares: Values, largest_size: Values) -> Measures:
+    """The fields of `schemas.METRIC_FIELDS` of plain trials, whose weight is 1."""
     weight = events.astype(float)
     return {
         "value": value.astype(float),

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from experiments.studies.design.study import MetricDeclaration
-from experiments.studies.pipeline.incidents import of_cluster
+from experiments.studies.pipeline.incidents import of_cluster, plain_measures
 from experiments.studies.pipeline.rows import Trace, Values
 from experiments.studies.pipeline.schemas import METRIC_FIELDS, table, trial_columns
 from experiments.studies.trace.kinds import State
@@ -142,14 +142,7 @@ def _custom(trace: Trace, metrics: Sequence[MetricDeclaration], exposure: Values
     for index, metric in enumerate(metrics):
         value, share = raw[:, index], metric.unit == "fraction"
         events = (value > 0.0).astype(np.int64) if share else np.ceil(value).astype(np.int64)
-        some = (events > 0).astype(float)
-        found[metric.name] = {
-            "value": value * exposure if share else value,
-            "events": events,
-            "weight": events.astype(float),
-            "weight_squares": events.astype(float),
-            "largest_weight": some,
-            "size_squares": np.zeros(len(value)) if share else value,
-            "largest_size": np.zeros(len(value)) if share else some,
-        }
+        none, some = np.zeros(len(value)), events > 0
+        sizes = (none, none) if share else (value, some)
+        found[metric.name] = plain_measures(value * exposure if share else value, events, *sizes)
     return found

@@ -71,6 +71,11 @@ def trial_seed(study_seed: int, trial: int, unpaired: CellParameters | None = No
     """The seed of a trial: 63 bits of BLAKE2b over the study's seed and the trial's number. `unpaired`: parameters of
     the cell that the hash covers, too, as JSON."""
     text = f"{study_seed}\n{trial}" + (f"\n{unpaired.model_dump_json()}" if unpaired is not None else "")
+    return hashed_seed(text)
+
+
+def hashed_seed(text: str) -> int:
+    """63 bits of BLAKE2b over a text."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
 
 

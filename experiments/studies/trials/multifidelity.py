@@ -17,7 +17,6 @@ trial has none.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,6 +26,7 @@ from experiments.studies.design.estimator import choose
 from experiments.studies.design.model import CellParameters
 from experiments.studies.trace.kinds import CONTROLLED, ControlResult, TrialResult
 from experiments.studies.trace.metrics import measure
+from experiments.studies.trials.batch import hashed_seed
 from experiments.studies.trials.control import run_control
 from experiments.studies.trials.importance import run_importance_trial
 from experiments.studies.trials.trial import run_trial
@@ -59,7 +59,7 @@ def _run(params: CellParameters, seed: int, in_cycles: bool) -> TrialResult:
 
 def control_seed(seed: int, number: int) -> int:
     """The seed of a trial's further control: 63 bits of BLAKE2b over the trial's seed and the control's number."""
-    return int.from_bytes(hashlib.blake2b(f"{seed}\ncontrol {number}".encode(), digest_size=8).digest()) >> 1
+    return hashed_seed(f"{seed}\ncontrol {number}")
 
 
 @lru_cache(maxsize=64)

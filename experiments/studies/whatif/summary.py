@@ -96,7 +96,7 @@ def _stopping(kind: _Kind, asked: Sequence[Answer], layout: Layout) -> str:
 
 
 def _asked_as(answer: Answer) -> tuple[int, ...]:
-    """What tells failures of a kind apart; the two orders of a pair are one."""
+    """The key of a failure among those of its kind; the two orders of a pair have one."""
     return tuple(sorted(answer.failed)) if answer.kind == "pair" else answer.failed
 
 
