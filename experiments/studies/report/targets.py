@@ -38,8 +38,7 @@ def targets_headline(group: Group) -> str:
     """The setting to run, or that none is shown to meet the targets, and what becomes of the others."""
     chosen = group.cheapest
     if chosen is None:
-        is_none = all(any(found.verdict == "missed" for found in each.estimates.targets) for each in group.settings)
-        begin = "No setting meets" if is_none else "This study does not show a setting that meets"
+        begin = "No setting meets" if _all_miss(group) else "This study does not show a setting that meets"
         return f"{begin} {asked(group)}: {_others(group.settings)}."
     generation = chosen.parameters.generation
     begin = f"Run {chosen.name}: it meets {asked(group)}"
@@ -49,14 +48,18 @@ def targets_headline(group: Group) -> str:
     return f"{begin}{'; ' * bool(others)}{others}."
 
 
+def _all_miss(group: Group) -> bool:
+    """Whether each setting is shown to miss a target."""
+    return all(any(found.verdict == "missed" for found in each.estimates.targets) for each in group.settings)
+
+
 def targets_brief(group: Group) -> str:
     """`run X`, of a group among others."""
     chosen = group.cheapest
     if chosen is not None:
         is_released = GENERATION_RELEASES[chosen.parameters.generation].installable
         return f"run {chosen.name}{'' if is_released else ' (in no release of Apache Kafka)'}"
-    is_none = all(any(found.verdict == "missed" for found in each.estimates.targets) for each in group.settings)
-    return "no setting meets them" if is_none else "no setting is shown to meet them"
+    return "no setting meets them" if _all_miss(group) else "no setting is shown to meet them"
 
 
 def _others(settings: Sequence[Setting]) -> str:
