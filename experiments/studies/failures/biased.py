@@ -144,16 +144,22 @@ class BiasedTimeline:
         return not self._absent and not self._later and self._returned <= 1
 
     def next_event(self) -> Event | None:
+        self.carry_out()
         upcoming = self._next
-        if upcoming is None or self._returned == len(upcoming.events):
-            if upcoming is not None:
-                self._carry_out(upcoming)
+        if upcoming is None:
             upcoming = self._next = self._draw()
-            self._returned = 0
         if upcoming is None:
             return None
         self._returned += 1
         return upcoming.events[self._returned - 1]
+
+    def carry_out(self) -> None:
+        """What the events that were returned bring about, once they are all those of one change. `next_event` begins
+        with it; `all_up` may be asked in between, for a regeneration needs no further event."""
+        upcoming = self._next
+        if upcoming is not None and self._returned == len(upcoming.events):
+            self._carry_out(upcoming)
+            self._next, self._returned = None, 0
 
     def log_weight(self, at_ms: int) -> float:
         upcoming = self._next
@@ -253,6 +259,8 @@ class BiasedTimeline:
         """The time until no broker is absent if nothing more is drawn; each part counts `DAMAGED` times more for each
         replica that is absent more than at present, and as much while acknowledged records are exposed."""
         at_ms, exposed_ms, total_ms = self._changed_ms, self._exposed_until_ms, 0.0
+        if len(self._ends_ms) == 1 and not self._later and exposed_ms <= at_ms:
+            return float(max(0, min(self._ends_ms.values()) - at_ms))
         ends_ms, later, absent = dict(self._ends_ms), list(self._later), self._absent
         damage = present = self._transitions.damage(absent) + (1 if exposed_ms > at_ms else 0)
         while ends_ms or later:
@@ -300,7 +308,7 @@ class BiasedTimeline:
         last = len(found.alive) - 1
         index = bisect(found.cumulative, self._random.random() * found.cumulative[last], 0, last)
         outages, strike_log_ratio = self._strike(found, index, at_ms)
-        log_ratio += found.log_ratios[index] + strike_log_ratio
+        log_ratio = log_ratio + found.log_ratios[index] + strike_log_ratio
         if outages and outages[-1].down_ms > at_ms:
             begun = [outage for outage in outages if outage.down_ms <= at_ms]
             return _Change(at_ms, log_ratio, NO_BROKER, begun, [each for each in outages if each.down_ms > at_ms])

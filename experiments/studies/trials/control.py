@@ -50,6 +50,8 @@ _LOSS, _OFFLINE, _REFUSES, _UNWRITABLE, _UNCLEAN = range(5)
 _SOURCES = (_LOSS, _LOSS, _LOSS, _OFFLINE, _REFUSES, _UNWRITABLE, _UNCLEAN)
 """By `CONTROLLED`."""
 _EXPIRE, _BOOT, _CAUGHT_UP = range(3)
+_BEFORE_UNFENCE = (REGISTER_CLEAN, REGISTER_UNCLEAN)
+"""Events that are followed by another one of the broker at once: where they change nothing, nothing is settled yet."""
 _MOST_APPENDED = 8
 """Acknowledged numbers that are remembered before those that are on the disk by now are left out."""
 
@@ -195,6 +197,9 @@ class _Control:
                 self._weight = math.exp(timeline.log_weight(event.time_ms))
                 self._pass_until(event.time_ms)
                 self._handle(event)
+                timeline.carry_out()
+                if self._is_restored(timeline):
+                    break
                 event = timeline.next_event()
                 if self._runs_into_regeneration(timeline, event):
                     break
@@ -209,15 +214,18 @@ class _Control:
     def _runs_into_regeneration(self, timeline: BiasedTimeline, event: Event | None) -> bool:
         """Does what is due before the next event; returns whether the cycle ends before it."""
         while True:
-            if not self._due and timeline.all_up and self._is_whole():
+            if self._is_restored(timeline):
                 return True
             if not self._due or (event is not None and self._due[0][0] >= event.time_ms):
                 return False
             self._weight = math.exp(timeline.log_weight(self._due[0][0]))
             self._run_next()
 
-    def _is_whole(self) -> bool:
-        return not self._stopped and all(partition.view.is_whole for partition in self._partitions)
+    def _is_restored(self, timeline: BiasedTimeline) -> bool:
+        """Whether the cycle ends here."""
+        if self._due or self._stopped or not timeline.all_up:
+            return False
+        return all(partition.view.is_whole for partition in self._partitions)
 
     def _run_due(self, until_ms: TimeMs) -> None:
         while self._due and self._due[0][0] < until_ms:
@@ -343,7 +351,10 @@ class _Control:
 
     def _tell_all(self, broker: NodeId, event: int) -> None:
         for partition in self._on[broker]:
-            self._change(partition, self._decisions.after(partition.view, event, partition.places[broker]))
+            view = self._decisions.after(partition.view, event, partition.places[broker])
+            if view is partition.view and event in _BEFORE_UNFENCE:
+                continue
+            self._change(partition, view)
             self._settle(partition)
 
     def _settle_all(self, broker: NodeId) -> None:
