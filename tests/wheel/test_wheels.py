@@ -1,8 +1,8 @@
 """The wheels of dist/ in empty environments, outside of the checkout (`make test-wheel`).
 
 Each wheel is installed with the locked versions of what it requires and nothing else, so a file that the wheel lacks, a
-path into the checkout, or a dependency that only developers have fails here. It needs a package index and takes minutes:
-it is no part of `make test`.
+path into the checkout, or a dependency that only developers have fails here. It needs a package index and takes
+minutes: it is no part of `make test`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import urlopen
@@ -100,3 +101,13 @@ def test_a_scenario_runs_on_processes(reader: Reader) -> None:
     code, out = reader.run("isray scenario run last-replica-standing --engine ray")
     assert code == 0, out
     assert "on ray, seed 0: passed" in " ".join(out.split())
+
+
+def test_the_wheels_differ_by_extension_modules_only() -> None:
+    held = [
+        {name for name in zipfile.ZipFile(path).namelist() if ".dist-info/" not in name}
+        for path in sorted((ROOT / "dist").glob("*.whl"))
+    ]
+    compiled, sources = held
+    assert sources < compiled
+    assert {Path(name).suffix for name in compiled - sources} == {".so"}
