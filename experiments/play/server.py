@@ -24,16 +24,16 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from experiments.explorer.page import diagram, script, style
-from experiments.play.session import RefusedError, SimWorld, World
+from experiments.play.world import RefusedError, World
 from experiments.support.errors import InputError
 from experiments.support.templates import templates
-from experiments.support.yaml_input import parse_yaml_mapping
 
 FOLDER = Path(__file__).parent
 TICK_S = 0.2
 """How often a running cluster goes on, and how long a page is without a sign of life at most, times five."""
 SPEEDS = (0.1, 0.5, 1.0, 5.0, 20.0)
 ALONE_S = 10
+COMMANDS = ("run", "pause", "speed", "step", "back", "rewind", "act", "load", "lesson", "answer")
 Found = TypeVar("Found")
 
 
@@ -102,9 +102,15 @@ class Player:
                 self.notice = self.world.act(step)
             case "load":
                 self.is_running = False
-                self._load(str(command.get("text", "")))
+                self.world = self.world.load(str(command.get("text", "")), _seed_of(command.get("seed", 0)))
+            case "lesson":
+                self.is_running = False
+                self.world = self.world.lesson(str(command.get("name", "")))
+            case "answer":
+                self.is_running = False
+                self.world.answer()
             case _:
-                raise RefusedError(f"found {name!r}; allowed: run, pause, speed, step, back, rewind, act, load")
+                raise RefusedError(f"found {name!r}; allowed: {', '.join(COMMANDS)}")
         return self.notice
 
     def _set_speed(self, speed: object) -> None:
@@ -112,12 +118,6 @@ class Player:
             raise RefusedError(f"found speed {speed!r}; allowed: one of {', '.join(map(str, SPEEDS))}")
         assert isinstance(speed, int | float)
         self.speed = float(speed)
-
-    def _load(self, text: str) -> None:
-        try:
-            self.world = SimWorld.of(parse_yaml_mapping(text, "the file", "a scenario file"), source="the file")
-        except InputError as error:
-            raise RefusedError(str(error)) from error
 
     async def _run(self) -> None:
         """Lets time pass while the cluster runs, or carries out the steps ahead, one a second at speed 1."""
@@ -162,6 +162,12 @@ class Player:
                     continue
         finally:
             self.pages -= 1
+
+
+def _seed_of(given: object) -> int:
+    if not isinstance(given, int) or isinstance(given, bool) or given < 0:
+        raise RefusedError(f"found seed {given!r}; allowed: a whole number from 0 on")
+    return given
 
 
 Handler = Callable[[Request], Awaitable[Response]]
