@@ -62,6 +62,7 @@ class Play {
     if (!speed.options.length) speed.append(...state.speeds.map((each) => element("option", { value: each }, `× ${each}`)));
     if (document.activeElement !== speed) speed.value = state.speed;
     byId("save").href = at("scenario");
+    if (state.ended) this.say("connection", `The cluster is gone: ${state.ended}`, true);
     this.showUnavailable();
     this.showLesson();
     this.showNodes();
@@ -84,9 +85,8 @@ class Play {
   /* Controls of what this cluster never does, with the reason. */
   showUnavailable() {
     const { unavailable } = this.state;
-    for (const button of document.querySelectorAll("[data-do], [data-act], [data-needs]")) {
-      const { do: command, act, needs } = button.dataset;
-      const why = unavailable[command ?? act ?? needs];
+    for (const button of document.querySelectorAll("[data-do], [data-needs]")) {
+      const why = unavailable[button.dataset.do ?? button.dataset.needs];
       button.setAttribute("aria-disabled", String(Boolean(why)));
       button.dataset.title ??= button.title;
       button.title = why ?? button.dataset.title;
@@ -212,10 +212,10 @@ class Play {
   }
 
   showSteps() {
-    const { done, ahead } = this.state;
+    const { done, ahead, unavailable } = this.state;
     const list = byId("steps");
     this.fill(list, JSON.stringify([done, ahead]), () => [
-      ...done.map(({ text, detail }, k) => element("li", {}, element("button", { type: "button", "data-focus": `step ${k}`, title: "Rewind to the state before this step", onclick: () => this.send({ do: "rewind", count: k }) }, `↶ ${k + 1}`), element("span", {}, detail ? `${text}: ${detail}` : text))),
+      ...done.map(({ text, detail }, k) => element("li", {}, element("button", { type: "button", "data-focus": `step ${k}`, "aria-disabled": String(Boolean(unavailable.rewind)), title: unavailable.rewind ?? "Rewind to the state before this step", onclick: () => this.refusedHere("rewind") || this.send({ do: "rewind", count: k }) }, `↶ ${k + 1}`), element("span", {}, detail ? `${text}: ${detail}` : text))),
       ...ahead.map((text, k) => element("li", { class: "ahead" }, `${k ? "then" : "next"}: ${text}`)),
     ]);
     const last = list.children[done.length - 1];
@@ -253,7 +253,6 @@ class Play {
   }
 
   act(name) {
-    if (this.refusedHere(name)) return;
     const made = this.stepFor(name);
     if (typeof made === "string") this.say("notice", `Refused: ${made}`, true);
     else this.send({ do: "act", step: made });
@@ -311,7 +310,7 @@ class Play {
       run: { do: this.state.running ? "pause" : "run" },
       step: { do: "step" },
       back: { do: "back" },
-      start: { do: "rewind", count: 0 },
+      rewind: { do: "rewind", count: 0 },
     };
     this.send(commands[name]);
   }
@@ -350,7 +349,7 @@ class Play {
       " ": () => this.do("run"),
       ".": () => this.do("step"),
       ",": () => this.do("back"),
-      Home: () => this.do("start"),
+      Home: () => this.do("rewind"),
       n: () => this.choose(this.next(nodes, this.node, 1)),
       b: () => this.choose(this.next(nodes, this.node, -1)),
       o: () => this.openMenu(),

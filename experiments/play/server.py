@@ -42,7 +42,7 @@ class Player:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.is_running, self.speed, self.is_closing = False, 1.0, False
+        self.is_running, self.speed, self.is_closing = world.is_live, 1.0, False
         self.version, self.pages, self.notice = 0, 0, ""
         self.text = self._encoded()
         self._turn, self._changed = asyncio.Lock(), asyncio.Event()
@@ -54,7 +54,7 @@ class Player:
             try:
                 return await asyncio.to_thread(action)
             except RefusedError as error:
-                self.notice, self.is_running = f"Refused: {error}", False
+                self.notice, self.is_running = f"Refused: {error}", self.world.is_live
                 raise
             finally:
                 self.text = await asyncio.to_thread(self._encoded)
@@ -70,14 +70,20 @@ class Player:
         """Carries out what a page asks for: `{"do": name, ...}`; returns what was answered. RefusedError."""
         name = command.get("do")
         self.notice = ""
+        if (why := self.world.unavailable.get(str(name))) is not None:
+            raise RefusedError(why)
         if name == "run":
             self.is_running = True
             await self.do(lambda: None)
-            if self._clock is None or self._clock.done():
-                self._clock = asyncio.create_task(self._run())
+            self.go_on()
             return ""
         found = await self.do(lambda: self._action(str(name), command))
         return found
+
+    def go_on(self) -> None:
+        """Has time pass from now on, if the cluster runs."""
+        if self._clock is None or self._clock.done():
+            self._clock = asyncio.create_task(self._run())
 
     def _action(self, name: str, command: dict[str, object]) -> str:
         match name:
@@ -120,18 +126,21 @@ class Player:
         self.speed = float(speed)
 
     async def _run(self) -> None:
-        """Lets time pass while the cluster runs, or carries out the steps ahead, one a second at speed 1."""
+        """Lets time pass while the cluster runs, or carries out the steps ahead, one a second at speed 1. Looks at a
+        cluster that is live.
+        """
         seen = time.monotonic()
         while self.is_running and not self.is_closing:
             began = time.monotonic()
             seen = began if self.pages else seen
-            if began - seen > ALONE_S:
+            if began - seen > ALONE_S and not self.world.is_live:
                 self.is_running = False
             steps = self.world.has_steps_ahead()
             try:
                 await self.do(self._go_on)
             except RefusedError:
-                return
+                if not self.world.is_live:
+                    return
             pause_s = max(TICK_S, 1 / self.speed) if steps else TICK_S
             await asyncio.sleep(max(0.02, pause_s - (time.monotonic() - began)))
 
@@ -221,7 +230,7 @@ def _guarded(handler: Handler, token: str) -> Handler:
         given = request.query_params.get("token", "")
         if secrets.compare_digest(given.encode(), token.encode()):
             return await handler(request)
-        text = "403: the token is missing or wrong. Open the address that `isray play` has printed."
+        text = "403: the token is missing or wrong. Open the address that the command has printed."
         return PlainTextResponse(text, status_code=403)
 
     return handle
@@ -276,6 +285,8 @@ class PlayServer:
         config = uvicorn.Config(
             application(player, self.token), log_level="warning", timeout_graceful_shutdown=2, lifespan="off"
         )
+        if player.is_running:
+            player.go_on()
         server = _Server(config, player)
         self._server = server
         await server.serve(sockets=[self._socket])

@@ -11,7 +11,7 @@ no event of its own between two of the cluster's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -22,9 +22,10 @@ from experiments.explorer.assemble import run_of_journal
 from experiments.explorer.page import columns
 from experiments.explorer.recorder import AcknowledgedLosses, SimRecorder
 from experiments.play.lessons.model import answer_of, lesson_named, lessons, progress
-from experiments.play.rules import ERRORS, Explainer
+from experiments.play.rules import Explainer, answer_text
+from experiments.play.steps import EXPECTING, foreseen_error, joined, partition_of, step_text, with_error
 from experiments.play.views import node_views, obstacle, partition_views, situation_of, stored_min_isr
-from experiments.play.world import RawStep, RefusedError, step_text
+from experiments.play.world import RawStep, RefusedError
 from experiments.scenarios.clients import NoOutcomeError
 from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.model import Scenario, Step
@@ -33,7 +34,6 @@ from experiments.support.durations import format_duration, parse_duration_ms
 from experiments.support.errors import InputError
 from experiments.support.yaml_input import parse_yaml_mapping
 from protocol.config import MIN_INSYNC_REPLICAS
-from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, NodeId, TopicPartition, node_name
 from protocol.messages.base import Message
 from protocol.messages.control import BrokerHeartbeatRequest, BrokerHeartbeatResponse
@@ -51,11 +51,6 @@ DEFAULT: dict[str, object] = {
     "topics": [{"name": "t", "assignments": [[0, 1, 2], [1, 2, 0]], "config": {"min.insync.replicas": 2}}],
 }
 """The cluster that is played with when no scenario file is given."""
-_EXPECTING = (
-    *("produce", "elect", "reassign", "configure", "create_topic", "delete_topic", "unregister"),
-    *("add_voter", "remove_voter"),
-)
-"""The kinds of steps that can expect an error."""
 LOOK_EVERY_MS = 200
 """How often the goals of a lesson are looked at while time passes."""
 
@@ -115,6 +110,14 @@ class SimWorld:
             world._perform(raw)
         world.given, world.reached = len(world.done), 0
         return world
+
+    @property
+    def unavailable(self) -> Mapping[str, str]:
+        return {}
+
+    @property
+    def is_live(self) -> bool:
+        return False
 
     # -- steering ------------------------------------------------------------------------------------------------------
 
@@ -222,7 +225,7 @@ class SimWorld:
     def scenario(self) -> str:
         if not self.done:
             raise RefusedError("nothing has been done yet, and a scenario has one step or more")
-        document = {**self.base, "steps": list(_joined(self.done))}
+        document = {**self.base, "steps": list(joined((it.raw, it.wait_ms) for it in self.done))}
         return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
 
     def trace_hash(self) -> str:
@@ -243,25 +246,16 @@ class SimWorld:
 
     def _expecting(self, step: RawStep) -> str:
         """Carries out a step; where an error code answers it, as a step that expects the error."""
-        [(kind, fields)] = step.items()
-        foreseen = self._foreseen(kind, fields)
+        [kind] = step
+        foreseen = foreseen_error(step, self._partition(*partition_of(step)))
         try:
-            self._perform(_with_error(step, foreseen) if foreseen else step)
+            self._perform(with_error(step, foreseen) if foreseen else step)
         except _AnsweredError as answer:
-            if kind not in _EXPECTING or answer.error in ("NONE", foreseen):
+            if kind not in EXPECTING or answer.error in ("NONE", foreseen):
                 raise
             foreseen = answer.error
-            self._perform(_with_error(step, foreseen))
-        return f"{foreseen}: {ERRORS.get(foreseen, 'the cluster has refused it')}" if foreseen else ""
-
-    def _foreseen(self, kind: str, fields: object) -> str:
-        """The error that a produce request meets at once, which a client without it would retry for 30 s."""
-        if kind != "produce" or not isinstance(fields, dict) or fields.get("acks", "all") != "all":
-            return ""
-        state = self._partition(str(fields["topic"]), int(fields.get("partition", 0)))
-        if state is None or len(cast("list[int]", state["isr"])) >= cast(int, state["min_isr"]):
-            return ""
-        return ErrorCode.NOT_ENOUGH_REPLICAS.name
+            self._perform(with_error(step, foreseen))
+        return answer_text(foreseen)
 
     def _perform(self, raw: RawStep) -> str:
         """Carries out a step and keeps it. RefusedError where it fails, and the state is the one before it."""
@@ -314,6 +308,7 @@ class SimWorld:
         return self._facts() | {
             "kind": "play",
             "unavailable": {},
+            "ended": "",
             "title": str(self.base["name"]),
             "description": str(self.base.get("description", "")),
             "seed": self.seed,
@@ -388,24 +383,3 @@ def is_quiet(message: Message) -> bool:
         return message.can_wait
     repeating = BrokerHeartbeatRequest | BrokerHeartbeatResponse | FetchRequest | FetchRenewal | QuorumFetchRequest
     return isinstance(message, repeating | QuorumFetchResponse)
-
-
-def _with_error(step: RawStep, error: str) -> RawStep:
-    [(kind, fields)] = step.items()
-    assert isinstance(fields, dict)
-    return {kind: {**fields, "expect_error": error}}
-
-
-def _joined(done: Sequence[Done]) -> Iterator[dict[str, object]]:
-    """The steps as a file has them: waits that follow each other are one."""
-    waited = 0
-    for it in done:
-        if it.wait_ms:
-            waited += it.wait_ms
-            continue
-        if waited:
-            yield {"wait": format_duration(waited)}
-        waited = 0
-        yield dict(it.raw)
-    if waited:
-        yield {"wait": format_duration(waited)}

@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-import yaml
-
 RawStep = Mapping[str, object]
 """A step as scenario files have it: a mapping with one key."""
 
@@ -19,6 +17,14 @@ class RefusedError(Exception):
 
 class World(Protocol):
     """A cluster that a page steers. Steps are mappings with one key, as in scenario files."""
+
+    @property
+    def unavailable(self) -> Mapping[str, str]:
+        """The commands that this world never carries out, and why."""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether time passes by itself, so that the world is looked at all the time."""
 
     def act(self, step: RawStep) -> str:
         """Carries out an action; returns what was answered. RefusedError where the state does not allow it."""
@@ -51,13 +57,4 @@ class World(Protocol):
         """Whether `step` carries out a step rather than letting time pass."""
 
     def state(self) -> dict[str, object]:
-        """The state as JSON has it. `unavailable` are the commands and kinds of steps that this world never does, each
-        with the reason.
-        """
-
-
-def step_text(raw: RawStep) -> str:
-    """A step in one line, as a file has it."""
-    [(kind, fields)] = raw.items()
-    text = yaml.safe_dump(fields, default_flow_style=True, sort_keys=False, width=10_000)
-    return f"{kind}: {text.removesuffix('...' + chr(10)).strip()}"
+        """The state as JSON has it."""

@@ -30,10 +30,10 @@ class Served:
         assert not self.thread.is_alive()
 
 
-def wait_for(browser: Chrome, condition: str) -> None:
+def wait_for(browser: Chrome, condition: str, within_s: float = WITHIN_S) -> None:
     """Waits until a condition in JavaScript on `state`, what the page shows, holds."""
     script = f"const state = window.play?.state; return Boolean(state && ({condition}))"
-    WebDriverWait(browser, WITHIN_S, poll_frequency=0.02).until(lambda it: it.execute_script(script))
+    WebDriverWait(browser, within_s, poll_frequency=0.02).until(lambda it: it.execute_script(script))
 
 
 def opened(browser: Chrome, served: Served) -> None:
@@ -51,3 +51,11 @@ def click(browser: Chrome, selector: str) -> None:
 
 def notice(browser: Chrome) -> str:
     return browser.find_element(By.ID, "notice").text
+
+
+def choose_node(browser: Chrome, name: str) -> None:
+    for _ in range(9):
+        if browser.execute_script("return document.querySelector('.node[aria-checked=true]').dataset.name") == name:
+            return
+        press(browser, "n")
+    raise AssertionError(f"{name} is not reached")

@@ -10,7 +10,7 @@ from selenium.webdriver.common.by import By
 
 from experiments.play.session import DEFAULT, SimWorld
 from tests.browser.conftest import resize
-from tests.browser.pages import Served, click, notice, opened, press, wait_for
+from tests.browser.pages import Served, choose_node, click, notice, opened, press, wait_for
 
 
 @pytest.fixture
@@ -27,14 +27,6 @@ def tab_to(browser: Chrome, condition: str) -> None:
             return
         press(browser, Keys.TAB)
     raise AssertionError(f"no element with the focus has {condition}")
-
-
-def choose_node(browser: Chrome, name: str) -> None:
-    for _ in range(9):
-        if browser.execute_script("return document.querySelector('.node[aria-checked=true]').dataset.name") == name:
-            return
-        press(browser, "n")
-    raise AssertionError(f"{name} is not reached")
 
 
 @pytest.mark.parametrize("width", [1400, 390])

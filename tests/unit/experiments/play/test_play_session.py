@@ -246,7 +246,9 @@ def test_a_lesson_begins_where_its_answer_says_and_going_back_takes_goals_back()
 
 def test_wrong_lessons_files_and_seeds_are_refused_with_what_is_allowed() -> None:
     world = SimWorld(DEFAULT)
-    with pytest.raises(RefusedError, match=r"found slow-followers\. Did you mean 'slow-follower'\?; allowed: a lesson: two-of-"):
+    with pytest.raises(
+        RefusedError, match=r"found slow-followers\. Did you mean 'slow-follower'\?; allowed: a lesson: two-of-"
+    ):
         world.lesson("slow-followers")
     with pytest.raises(RefusedError, match="no lesson"):
         world.answer()
