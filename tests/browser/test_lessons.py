@@ -76,6 +76,7 @@ def test_the_answer_is_shown_step_by_step_and_free_play_begins_again(browser: Ch
     press(browser, "o")
     click(browser, "[data-lesson='']")
     wait_for(browser, "state.lesson === null && state.title === 'play'")
+    assert not browser.find_element(By.ID, "lesson").is_displayed()
 
 
 def test_losses_of_records_one_way_cuts_designation_load_and_cancelling_are_actions(
