@@ -10,14 +10,14 @@ log is read once after each change of the leader.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple, cast
 
 import yaml
 from ray.exceptions import RayError
 
-from experiments.engines.port import ClusterView
+from experiments.engines.port import ClusterView, Engine
 from experiments.engines.ray.attached import ActionRefusedError, AttachedEngine
 from experiments.engines.ray.engine import NODE_FAILURES
 from experiments.engines.ray.node_commands import NodeState
@@ -44,6 +44,8 @@ from protocol.messages.topics import DescribeTopicRequest, DescribeTopicResponse
 from protocol.metadata.partition import LeaderRecoveryState
 
 SHOWN_EVENTS, SHOWN_PARTITIONS = 1_200, 100
+LOOK_EVERY_MS = 200
+"""How often a page sees the cluster while an action waits."""
 SUPERVISOR_EVERY_MS, DESCRIBE_EVERY_MS = 1_000, 3_000
 """How often the supervisor is asked for nodes and links, and the cluster for min ISR."""
 _TIME = "A running cluster has its own time: it cannot be stopped, stepped or taken back."
@@ -60,6 +62,23 @@ class LiveDone(NamedTuple):
     raw: RawStep
     time_ms: int
     detail: str
+
+
+class _Watched:
+    """The engine for the runner: `look` is called within every condition that it waits for."""
+
+    def __init__(self, engine: AttachedEngine, look: Callable[[], None]) -> None:
+        self._engine, self._look = engine, look
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._engine, name)
+
+    def run_until(self, condition: Callable[[], bool], within_ms: int) -> bool:
+        def seen() -> bool:
+            self._look()
+            return condition()
+
+        return self._engine.run_until(seen, within_ms)
 
 
 class LiveWorld:
@@ -80,7 +99,9 @@ class LiveWorld:
         self._loads: list[Load] = []
         self._asked_ms = -SUPERVISOR_EVERY_MS
         self._describing, self._described_ms = 0, engine.now_ms()
-        self._runner = Runner(self._scenario({"wait": "1ms"}), engine)
+        self._seen: Callable[[], None] = lambda: None
+        self._seen_ms = engine.now_ms()
+        self._runner = Runner(self._scenario({"wait": "1ms"}), cast(Engine, _Watched(engine, self._look_meanwhile)))
         with suppress(NoOutcomeError):  # no node answers, and the page shows why
             self._keep_min_isr(self._runner.clients.administer(DescribeTopicRequest(correlation_id=0)))
         self._look()
@@ -174,6 +195,16 @@ class LiveWorld:
         if found is None:
             raise RefusedError(f"no consumer can read {name} now: its leader does not answer")
         return f"a consumer reads {found} records of {name}: those below the high watermark"
+
+    def follow(self, seen: Callable[[], None]) -> None:
+        self._seen = seen
+
+    def _look_meanwhile(self) -> None:
+        """What a page sees while a step waits for its outcome."""
+        if self._engine.now_ms() - self._seen_ms >= LOOK_EVERY_MS:
+            self._see()
+            self._seen()
+            self._seen_ms = self._engine.now_ms()
 
     # -- looking -------------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ import secrets
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -47,6 +48,17 @@ class Player:
         self.text = self._encoded()
         self._turn, self._changed = asyncio.Lock(), asyncio.Event()
         self._clock: asyncio.Task[None] | None = None
+        world.follow(partial(self._show_meanwhile, asyncio.get_running_loop()))
+
+    def _show_meanwhile(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Shows the pages a state within an action; called in the thread of the action."""
+        loop.call_soon_threadsafe(self._show, self._encoded())
+
+    def _show(self, text: str) -> None:
+        self.text = text
+        self.version += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def do(self, action: Callable[[], Found]) -> Found:
         """Carries out an action on the world in its turn, and shows every page the state after it."""
@@ -57,10 +69,7 @@ class Player:
                 self.notice, self.is_running = f"Refused: {error}", self.world.is_live
                 raise
             finally:
-                self.text = await asyncio.to_thread(self._encoded)
-                self.version += 1
-                self._changed.set()
-                self._changed = asyncio.Event()
+                self._show(await asyncio.to_thread(self._encoded))
 
     def _encoded(self) -> str:
         shown = {"running": self.is_running, "speed": self.speed, "speeds": SPEEDS, "notice": self.notice}

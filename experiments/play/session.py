@@ -11,7 +11,7 @@ no event of its own between two of the cluster's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -118,6 +118,9 @@ class SimWorld:
     @property
     def is_live(self) -> bool:
         return False
+
+    def follow(self, seen: Callable[[], None]) -> None:
+        """Nothing to call: time passes in actions only."""
 
     # -- steering ------------------------------------------------------------------------------------------------------
 

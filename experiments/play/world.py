@@ -4,7 +4,7 @@ does neither. What a world cannot do is `unavailable`, with the reason, which th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 RawStep = Mapping[str, object]
@@ -25,6 +25,9 @@ class World(Protocol):
     @property
     def is_live(self) -> bool:
         """Whether time passes by itself, so that the world is looked at all the time."""
+
+    def follow(self, seen: Callable[[], None]) -> None:
+        """Has `seen` called while an action of a live world waits, when its state was looked at again."""
 
     def act(self, step: RawStep) -> str:
         """Carries out an action; returns what was answered. RefusedError where the state does not allow it."""

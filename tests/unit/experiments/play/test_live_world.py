@@ -94,7 +94,7 @@ def test_what_the_state_does_not_allow_is_refused_also_when_someone_else_has_cha
         with pytest.raises(RefusedError, match=why):
             world.act(step)
     for command in (world.step, world.back, world.answer):
-        with pytest.raises(RefusedError, match="running cluster|simulated cluster"):
+        with pytest.raises(RefusedError, match=r"running cluster|simulated cluster"):
             command()
     assert world.done == []
     assert {"run", "rewind", "load", "lesson"} <= {*UNAVAILABLE}
@@ -140,6 +140,17 @@ def test_a_consumer_reads_and_links_are_cut_one_way(world: LiveWorld, engine: Si
     assert world.act({"consume": T0}).startswith("a consumer reads 2 records of t-0")
     world.act({"cut": {"from": 0, "to": 1}})
     assert look(world, engine)["cuts"] == [["broker-0", "broker-1"]]
+
+
+def test_a_page_sees_the_cluster_while_an_action_waits(world: LiveWorld, engine: Simulated) -> None:
+    """The leader is dead: the producer waits for the next leader, which the page sees before the answer."""
+    leaders = list[int]()
+    world.follow(lambda: leaders.append(partition(cast("dict[str, Any]", world.state()))["leader"]))
+    world.act({"crash": {"broker": 0}})
+    assert world.act({"produce": T0 | {"records": 1}}) == ""
+    assert leaders[0] == 0
+    assert leaders[-1] == 1
+    assert len(leaders) > 5
 
 
 def test_a_cluster_that_has_ended_is_said_and_nothing_more_is_done(world: LiveWorld, engine: Simulated) -> None:
