@@ -159,7 +159,8 @@ def _print_ready(state: ClusterState, as_json: bool) -> None:
     options = state.options
     of = f"brokers: {options.brokers}, controllers: {options.controllers}, {options.generation.value}"
     text = f"{options.name} is ready ({of}): --bootstrap-server {state.address}"
-    print_result(as_json, _known(state), typer.echo, text)
+    ports = ", ".join(f"http://{port}/metrics" for port in state.metrics)
+    print_result(as_json, _known(state), typer.echo, f"{text}, metrics at {ports}")
 
 
 def _known(state: ClusterState) -> dict[str, object]:
@@ -171,6 +172,7 @@ def _known(state: ClusterState) -> dict[str, object]:
         "pid": state.pid,
         "generation": state.options.generation.value,
         "nodes": list(state.nodes),
+        "metrics": list(state.metrics),
         "pids": dict(state.pids),
         "events": list(state.events),
     }

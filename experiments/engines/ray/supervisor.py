@@ -23,7 +23,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from actors.cluster import ActorCluster
-from actors.machines import UnreachableError, is_alive, machines, own_node
+from actors.machines import UnreachableError, is_alive, machines, metrics_ports, own_node
 from actors.nodes import PollReport
 from actors.placement import NoRayNodeError, PlacementError, is_movable, unknown_racks
 from actors.processes import ProcessId
@@ -192,7 +192,7 @@ class Supervisor:
         running = self._cluster.running()
         pids = {node_name(node): found.pid for node in running if (found := self._cluster.process(node)) is not None}
         if pids != self.state.pids:
-            self._write(self.state.model_copy(update={"pids": pids}))
+            self._write(self.state.model_copy(update={"pids": pids, "metrics": tuple(metrics_ports())}))
 
     def _note(self, node: NodeId, text: str) -> None:
         """Records and reports an event of a node."""
@@ -357,7 +357,9 @@ def _supervise(
     spec = ClusterSpec(options.brokers, options.controllers, config)
     racks = dict(enumerate(options.racks))
     store = spec.store_settings if spec.store_ids else None
-    cluster = ActorCluster(spec.member_ids, config, spec.seed, racks, voters=spec.first_voters, store=store)
+    cluster = ActorCluster(
+        spec.member_ids, config, spec.seed, racks, voters=spec.first_voters, store=store, label=options.name
+    )
     try:
         folders = [str(folder) for folder in (session.folder, cluster.folder) if folder is not None]
         known = {"address": session.address, "namespace": cluster.run, "folders": tuple(folders)}
