@@ -55,6 +55,8 @@ PROBE_WITHIN_S = 5.0
 _SLICE_S = 0.5
 _RETRY_S = 0.2
 CLIENT = node_name(FIRST_CLIENT)
+SUPERVISOR = "supervisor"
+"""The name of the actor that takes commands for the supervisor (`remote_commands.py`)."""
 Answer = TypeVar("Answer", bound=Message)
 
 
@@ -134,6 +136,16 @@ class RayAdminChannel:
 
     def consume(self, command: ConsumeCommand) -> ConsumeOutcome:
         return _decoded(self._repeat(command), ConsumeOutcome)
+
+    def ask_supervisor(self, command: str) -> str:
+        """The supervisor's answer to a command, both as JSON. AdminError where it has ended or does not answer."""
+        try:
+            return cast(str, _await(self._actor(SUPERVISOR).ask.remote(command), self._address, ANSWER_WITHIN_S))
+        except (ValueError, _Gone) as error:
+            raise AdminError(ErrorCode.BROKER_NOT_AVAILABLE, "the supervisor of the cluster has ended") from error
+        except TimeoutError as error:
+            text = f"the supervisor of the cluster does not answer within {ANSWER_WITHIN_S:.0f} s"
+            raise AdminError(ErrorCode.REQUEST_TIMED_OUT, text) from error
 
     def require_reachable(self) -> None:
         with _lost_control_store():
@@ -311,7 +323,9 @@ def connection(candidates: list[ClusterAddress]) -> Iterator[Connection]:
             with _lost_control_store():
                 actors = ask_control_store(lambda: ray.util.list_named_actors(all_namespaces=True), store)
             namespace = target.namespace or _only_cluster(target.address, actors)
-            names = sorted(actor["name"] for actor in actors if actor["namespace"] == namespace)
+            names = sorted(
+                actor["name"] for actor in actors if actor["namespace"] == namespace and actor["name"] != SUPERVISOR
+            )
             nodes = NodesChannel(namespace, store, names)
             yield Connection(RayAdminChannel(namespace, store), nodes, frozenset(names))
         finally:

@@ -48,7 +48,9 @@ from experiments.engines.ray.node_commands import (
     NodeRow,
     NodeServer,
     NodeState,
+    ask,
 )
+from experiments.engines.ray.remote_commands import serving_remote_commands
 from experiments.engines.ray.session import (
     ControlStoreLostError,
     RaySession,
@@ -369,7 +371,8 @@ def _supervise(
         supervisor.start()
         path, stop = socket_path(options.name), threading.Event()
         ends = signals_handled((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), lambda _: stop.set())
-        with ends, NodeServer(path, supervisor.carry_out) as commands:
+        remote = serving_remote_commands(cluster.run, lambda command: ask(supervisor.state, command))
+        with ends, NodeServer(path, supervisor.carry_out) as commands, remote:
             ready(supervisor.state)
             commands.timeout = POLL_S
             while not stop.is_set():
