@@ -26,6 +26,7 @@ from experiments.engines.ray.session import (
     Handle,
     RayArguments,
     ask_control_store,
+    named_job,
     ray_output_to_stderr,
     require_control_store,
     stay_on_loopback,
@@ -351,7 +352,7 @@ def joined(target: ClusterAddress, option: str, modules: RayArguments | None = N
 
     with ray_output_to_stderr():
         try:
-            ray.init(target.address, logging_level=logging.ERROR, log_to_driver=False, **(modules or {}))
+            ray.init(target.address, logging_level=logging.ERROR, log_to_driver=False, **named_job(), **(modules or {}))
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise InputError(option, "", target.address, f"a Ray that answers ({error})") from error
         try:
