@@ -23,6 +23,7 @@ from ray.exceptions import RayError
 from actors.machines import own_node, pin
 from experiments.engines.ray.connection import SUPERVISOR
 from experiments.engines.ray.node_commands import Ask, NodeAnswer, NodeCommand
+from experiments.engines.ray.session import Handle
 
 MAX_WAITING = 100
 """Commands that may wait for the supervisor; further ones are refused."""
@@ -44,9 +45,9 @@ class Mailbox:
         if self._commands.full():
             return NodeAnswer(failure=f"{MAX_WAITING} commands wait already").model_dump_json()
         self._last += 1
-        number, answer = self._last, asyncio.get_running_loop().create_future()
-        self._answers[number] = answer
-        self._commands.put_nowait((number, command))
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._answers[self._last] = answer
+        self._commands.put_nowait((self._last, command))
         return await answer
 
     async def take(self) -> tuple[int, str]:
@@ -63,13 +64,13 @@ class Mailbox:
 def serving_remote_commands(namespace: str, carry_out: Ask) -> Iterator[None]:
     """Has commands from other machines carried out by `carry_out`, which is called on a thread, within the block."""
     options: Any = {"name": SUPERVISOR, "namespace": namespace, "num_cpus": 0, "scheduling_strategy": pin(own_node())}
-    mailbox = ray.remote(Mailbox).options(**options).remote()
+    mailbox: Handle = ray.remote(Mailbox).options(**options).remote()
     threading.Thread(target=_serve, args=(mailbox, carry_out), daemon=True).start()
     yield
     ray.kill(mailbox)  # after an error Ray may be lost; it ends the actor with this process then
 
 
-def _serve(mailbox: Any, carry_out: Ask) -> None:
+def _serve(mailbox: Handle, carry_out: Ask) -> None:
     """Carries out commands until the mailbox has ended or Ray is lost, which the supervisor's own polls notice."""
     with suppress(RayError):
         while True:
