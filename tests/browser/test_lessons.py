@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from selenium.webdriver import Chrome, Keys
 from selenium.webdriver.common.by import By
 
-from experiments.play.session import DEFAULT, SimWorld
 from tests.browser.conftest import resize
 from tests.browser.pages import Served, choose_node, click, notice, opened, press, wait_for
-
-
-@pytest.fixture
-def served() -> Iterator[Served]:
-    found = Served(SimWorld(DEFAULT))
-    yield found
-    found.end()
 
 
 def tab_to(browser: Chrome, condition: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -12,21 +11,12 @@ from selenium.webdriver import Chrome, Keys
 from selenium.webdriver.common.by import By
 
 from experiments.check.engine import CheckedEngine
-from experiments.play.session import DEFAULT, SimWorld
 from experiments.scenarios.loader import load_scenario
 from experiments.scenarios.runner import Runner
 from tests.browser.conftest import errors, resize
 from tests.browser.pages import WITHIN_S, Served, click, notice, opened, press, wait_for
 
 UP = "state.nodes.every((it) => it.state === 'up')"
-
-
-@pytest.fixture
-def served() -> Iterator[Served]:
-    """A new cluster, and its server for one test."""
-    found = Served(SimWorld(DEFAULT))
-    yield found
-    found.end()
 
 
 def test_time_runs_pauses_and_steps(browser: Chrome, served: Served) -> None:

@@ -49,6 +49,7 @@ def test_a_running_cluster_is_steered_and_followed(shell: Shell, browser: Chrome
     finally:
         console.send_signal(signal.SIGINT)
         assert console.wait(WITHIN_S) == 0
+    browser.get("about:blank")
     assert all("ERR_" in message for message in errors(browser))
     assert all(row["state"] == "running" for row in shell.json("node", "list")), "the cluster goes on"
 
