@@ -76,7 +76,7 @@ class ScenarioClients:
         self.operations.append(Invoked(command_id, PRODUCER, partition, 1, idempotent))
         outcome = self._run(command)
         assert isinstance(outcome, commands.ProduceOutcome)
-        [end] = ended(outcome, ACKS[acks])
+        [end] = ended(outcome, ACKS[acks], self.engine.now_ms())
         if end.result in ACKS_OF:
             self.acknowledged.setdefault(partition, []).append((end.offset, payload, ACKS_OF[end.result]))
         self.operations.append(end)

@@ -83,6 +83,7 @@ class RayEngine(Engine):
     commands; all other commands go to the client. `homes` places nodes on Ray nodes by id. `keeps` selects the trace
     events that `traces` and `trace_hash` cover, for runs that are too long to keep all of them. `former` is a retired
     cluster whose processes the nodes take over; `end` ends or retires the cluster when the engine is closed.
+    `began_unix_ms` is the Unix time from which its times count.
 
     InputError where the Ray at `address` cannot be reached, `actors.placement.PlacementError` where it has no room.
     """
@@ -124,7 +125,7 @@ class RayEngine(Engine):
             stack.callback(end, self.cluster)
             self._resources = stack.pop_all()
         self._clock = UnixTime()
-        self._began_ms = self._clock.now_ms()
+        self.began_unix_ms = self._clock.now_ms()
         atexit.register(self.close)
 
     def now_ms(self) -> TimeMs:
@@ -132,7 +133,7 @@ class RayEngine(Engine):
 
     def time_of(self, unix_ms: TimeMs) -> TimeMs:
         """A time of the nodes, which is Unix time, as time of this engine, which counts from its creation."""
-        return unix_ms - self._began_ms
+        return unix_ms - self.began_unix_ms
 
     def run_until(self, condition: Callable[[], bool], within_ms: int, fastest_ms: int = POLL_MS) -> bool:
         deadline_ms = self.now_ms() + within_ms
