@@ -104,7 +104,8 @@ def runs_of(batch: RecordBatch, partition: int) -> Iterator[Run]:
     """
     offset, epoch = batch.base_offset, batch.leader_epoch
     runs = _generated(batch.payload)
-    if sum(count for _, _, count in runs) != batch.record_count or any(command >= 0 for command, _, _ in runs):
+    is_foreign = any(command > -first_command(1) for command, _, _ in runs)
+    if is_foreign or sum(count for _, _, count in runs) != batch.record_count:
         yield offset, epoch, BY_DIGEST - digest_of(batch.payload), 0, batch.record_count
         return
     for command, first, count in runs:

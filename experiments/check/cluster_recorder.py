@@ -41,6 +41,7 @@ class RunningRecording:
         self._is_idempotent = bool(spec.config.values[ENABLE_IDEMPOTENCE])
         self._under_way: dict[int, list[range]] = {}
         self._marked_ms = began_unix_ms
+        self._writer.metadata(())
         self._writer.mark(self._header, 0)
 
     def event(self, event: TraceEvent) -> None:
