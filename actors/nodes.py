@@ -101,7 +101,8 @@ class NodeSetup:
     the start. `rack` None means the label of the Ray node. `voters` are the first voters of the quorum
     with the directory ids of their disks. `predecessor` is the last known process of the node, which is killed if it
     still runs on the same machine. `former` are the last incarnations of an earlier cluster with the same processes,
-    whose frames are dropped. `records_calls`: a client keeps what its callers do with records for the next poll.
+    whose frames are dropped. `label` is the label `cluster` of its metrics (empty: `run`). `records_calls`: a client
+    keeps what its callers do with records for the next poll.
     """
 
     node: NodeId
@@ -122,6 +123,7 @@ class NodeSetup:
     predecessor: ProcessId | None = None
     former: Mapping[NodeId, int] = field(default_factory=dict)
     records_calls: bool = False
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +244,7 @@ class NodeShell:
         )
         self._transport.set_links(setup.links)
         self._transport.ignore_incarnations(setup.former)
-        self._meter = RayMeter(setup.run, self._name, clock, NodeReadings(self._node))
+        self._meter = RayMeter(setup.label or setup.run, self._name, clock, NodeReadings(self._node))
         self._calls = CallerLog(setup.node, setup.incarnation, clock.now_ms) if setup.records_calls else None
         self._admin_relay = AdminRelay(self._transport.send, setup.incarnation, self._calls)
         self._host = NodeHost(self._node, clock, self._admin_relay.send, self._meter)

@@ -21,7 +21,8 @@ from experiments.engines.ray.cluster_state import (
     socket_path,
     write_state,
 )
-from experiments.engines.ray.node_commands import NodeServer
+from experiments.engines.ray.node_commands import NodeServer, ask
+from experiments.engines.ray.remote_commands import serving_remote_commands
 from experiments.engines.ray.session import (
     ControlStoreLostError,
     RaySession,
@@ -102,6 +103,7 @@ def _supervise(
             racks,
             voters=spec.first_voters,
             store=store,
+            label=options.name,
             records_calls=recorder is not None,
         )
         tap = None if recorder is None else ClusterTap(cluster, spec, recorder)
@@ -110,7 +112,7 @@ def _supervise(
             known = {"address": session.address, "namespace": cluster.run, "folders": tuple(folders)}
             state = state.model_copy(update=known | {"nodes": tuple(node_name(node) for node in spec.node_ids)})
             write_state(state)
-            _serve(Supervisor(cluster, spec, state, report, tap), options, ready)
+            _serve(Supervisor(cluster, spec, state, report, tap), cluster.run, options, ready)
         except ControlStoreLostError:
             cluster.abandon()
             raise
@@ -120,16 +122,17 @@ def _supervise(
         cluster.close()
 
 
-def _serve(supervisor: Supervisor, options: ClusterOptions, ready: Callable[[ClusterState], None]) -> None:
+def _serve(supervisor: Supervisor, run: str, options: ClusterOptions, ready: Callable[[ClusterState], None]) -> None:
     """Starts the nodes, and carries out commands until a signal comes."""
     supervisor.start()
     path, stop = socket_path(options.name), threading.Event()
-    ends = signals_handled((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), lambda _: stop.set())
-    with ends, NodeServer(path, supervisor.carry_out) as commands:
-        ready(supervisor.state)
-        commands.timeout = POLL_S
-        while not stop.is_set():
-            commands.handle_request()
-            supervisor.poll()
+    with signals_handled((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), lambda _: stop.set()):
+        remote = serving_remote_commands(run, lambda command: ask(supervisor.state, command))
+        with NodeServer(path, supervisor.carry_out) as commands, remote:
+            ready(supervisor.state)
+            commands.timeout = POLL_S
+            while not stop.is_set():
+                commands.handle_request()
+                supervisor.poll()
         supervisor.resume_all()
         supervisor.finish_recording()

@@ -24,7 +24,7 @@ from contextlib import suppress
 from ray.exceptions import GetTimeoutError
 
 from actors.cluster import ActorCluster
-from actors.machines import UnreachableError, is_alive, own_node
+from actors.machines import UnreachableError, is_alive, metrics_ports, own_node
 from actors.nodes import PollReport
 from actors.placement import NoRayNodeError, is_movable
 from actors.processes import ProcessId
@@ -200,7 +200,7 @@ class Supervisor:
         running = self._cluster.running()
         pids = {node_name(node): found.pid for node in running if (found := self._cluster.process(node)) is not None}
         if pids != self.state.pids:
-            self._write(self.state.model_copy(update={"pids": pids}))
+            self._write(self.state.model_copy(update={"pids": pids, "metrics": tuple(metrics_ports())}))
 
     def _note(self, node: NodeId, text: str) -> None:
         """Records and reports an event of a node."""
