@@ -95,11 +95,15 @@ def kept_options(
     for name in ("brokers", "controllers", "generation", "kafka_release", "racks"):
         found, has = asked.get(name), getattr(kept.options, name)
         if found is not None and found != has:
-            words = ", ".join(has) or "none" if isinstance(has, tuple) else has
-            raise InputError(f"--{name.replace('_', '-')}", "", found, f"{words}, as the disks in {folder} have")
+            allowed = f"{_words(has)}, as the disks in {folder} have"
+            raise InputError(f"--{name.replace('_', '-')}", "", _words(found), allowed)
     free = {name: value for name in ("name", "address", "trace") if (value := asked.get(name)) is not None}
     merged = {**kept.options.config, **config}
     return kept.options.model_copy(update={**free, "config": merged, "disks": str(folder)})
+
+
+def _words(value: object) -> str:
+    return ", ".join(value) or "none" if isinstance(value, tuple) else str(getattr(value, "value", value))
 
 
 def lock_disks(folder: Path, name: str) -> DirectoryLock:
