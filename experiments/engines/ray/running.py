@@ -114,7 +114,7 @@ def _supervise(
             cluster.use_disks(read_kept(disks).disks_in(disks))
         else:
             stack.callback(lock_disks(cluster.folder, options.name).close)
-        tap = None if recorder is None else ClusterTap(cluster, spec, recorder)
+        tap = None if recorder is None else ClusterTap(cluster, recorder)
         try:
             folders = [str(folder) for folder in (session.folder, cluster.folder) if folder is not None]
             known = {"address": session.address, "namespace": cluster.run, "folders": tuple(folders)}
