@@ -17,6 +17,7 @@ from experiments.cli.output import Json, fail, option, print_result, table_of, w
 from experiments.engines.ray.cluster_state import ClusterState
 from experiments.engines.ray.connection import own_cluster
 from experiments.engines.ray.node_commands import (
+    DAMAGES,
     NodeAction,
     NodeAnswer,
     NodeCommand,
@@ -40,7 +41,7 @@ app = App("Nodes of a cluster of isray up: end, restart and pause them.")
 @app.register("list", "isray node list")
 def list_nodes(name: ClusterName = None, as_json: Json = False) -> None:
     """The nodes as they are now: state, process, its host and Ray node, directory."""
-    rows = _ask(own_cluster(name), NodeCommand(action=NodeAction.LIST), as_json).rows
+    rows = ask_supervisor(own_cluster(name), NodeCommand(action=NodeAction.LIST), as_json).rows
     print_result(as_json, [row.model_dump() for row in rows], _print_rows, rows)
 
 
@@ -58,10 +59,10 @@ def kill(
 @app.register("stop", "isray node stop broker-0")
 def stop(node: NodeName, name: ClusterName = None, as_json: Json = False) -> None:
     """Shut a broker or controller down in good order, and wait until it has ended; or withdraw its start."""
-    if _named(node) in (node_name(RECOVERY_MANAGER), node_name(FIRST_CLIENT)):
+    if named(node) in (node_name(RECOVERY_MANAGER), node_name(FIRST_CLIENT)):
         raise InputError("NODE", "", node, "a broker or a controller; clients and the recovery manager know only kill")
     state = own_cluster(name)
-    [row] = _ask(state, NodeCommand(action=NodeAction.STOP, node=_named(node)), as_json).rows
+    [row] = ask_supervisor(state, NodeCommand(action=NodeAction.STOP, node=named(node)), as_json).rows
     row = _await(state, row, lambda row: row.state is NodeState.ENDED, as_json)
     if row.state is not NodeState.ENDED:
         _fail(row.node, f"its shutdown is not done within {WITHIN_S:.0f} s; it goes on", as_json)
@@ -73,7 +74,7 @@ def start(node: NodeName, name: ClusterName = None, as_json: Json = False) -> No
     """Start a node that has ended, on what its disk holds. If its Ray node is lost, the start waits until another one
     is free; kill and stop withdraw it."""
     state = own_cluster(name)
-    [row] = _ask(state, NodeCommand(action=NodeAction.START, node=_named(node)), as_json).rows
+    [row] = ask_supervisor(state, NodeCommand(action=NodeAction.START, node=named(node)), as_json).rows
     row = _await(state, row, lambda row: row.state is not NodeState.STARTING, as_json)
     if row.state is NodeState.ENDED:
         _fail(row.node, row.reason, as_json)
@@ -99,7 +100,45 @@ def replace_disk(node: NodeName, name: ClusterName = None, as_json: Json = False
     _change(NodeAction.REPLACE_DISK, node, name, as_json, "will start with an empty disk")
 
 
-def _named(node: str) -> str:
+@app.register("fill-disk", "isray node fill-disk broker-0 --room 4096")
+def fill_disk(
+    node: NodeName,
+    room: Annotated[int, option("BYTES", "By how much its logs may still grow.", min=0)] = 0,
+    name: ClusterName = None,
+    as_json: Json = False,
+) -> None:
+    """Leave no room on a node's disk: it exits at the write that fails. Undone by free-disk, or by the next start."""
+    _do(NodeCommand(action=NodeAction.FILL_DISK, node=named(node), room_bytes=room), name, as_json, "has a full disk")
+
+
+@app.register("free-disk", "isray node free-disk broker-0")
+def free_disk(node: NodeName, name: ClusterName = None, as_json: Json = False) -> None:
+    """Give a node that runs all the room on its disk again."""
+    _do(NodeCommand(action=NodeAction.FREE_DISK, node=named(node)), name, as_json, "has room on its disk")
+
+
+@app.register("corrupt-tail", "isray node corrupt-tail broker-0 --damage zeroed")
+def corrupt_tail(
+    node: NodeName,
+    damage: Annotated[str, option("KIND", f"What happens to the unflushed ends: {', '.join(DAMAGES)}.")] = "torn",
+    seed: Annotated[int, option("N", "Seed of what is damaged.", min=0)] = 0,
+    name: ClusterName = None,
+    as_json: Json = False,
+) -> None:
+    """End a node with SIGKILL and damage the unflushed ends of its logs, which its next start drops. Not undone."""
+    if damage not in DAMAGES:
+        raise InputError("--damage", "", damage, ", ".join(DAMAGES))
+    command = NodeCommand.model_validate(
+        {"action": NodeAction.CORRUPT_TAIL, "node": named(node), "damage": damage, "seed": str(seed)}
+    )
+    answer = ask_supervisor(own_cluster(name), command, as_json)
+    done = f"killed; logs with damaged ends: {answer.damaged}"
+    print_result(
+        as_json, answer.rows[0].model_dump() | {"damaged": answer.damaged}, typer.echo, f"{answer.rows[0].node} {done}"
+    )
+
+
+def named(node: str) -> str:
     return node_name(int(node)) if node.isdecimal() and int(node) <= INT_MAX else node
 
 
@@ -109,8 +148,11 @@ def _change(action: NodeAction, node: str, name: str | None, as_json: bool, done
     if not is_count and lose not in ("none", "unflushed", "all"):
         raise InputError("--lose", "", lose, LOSSES)
     kind, count = ("records", int(lose)) if is_count else (lose, 0)
-    command = NodeCommand(action=action, node=_named(node), loss_kind=kind, loss_count=count)
-    [row] = _ask(own_cluster(name), command, as_json).rows
+    _do(NodeCommand(action=action, node=named(node), loss_kind=kind, loss_count=count), name, as_json, done)
+
+
+def _do(command: NodeCommand, name: str | None, as_json: bool, done: str) -> None:
+    [row] = ask_supervisor(own_cluster(name), command, as_json).rows
     _print_change(row, done, as_json)
 
 
@@ -128,7 +170,7 @@ def _await(state: ClusterState, row: NodeRow, is_done: Callable[[NodeRow], bool]
         _fail(row.node, _unanswered(state, error), as_json)
 
 
-def _ask(state: ClusterState, command: NodeCommand, as_json: bool) -> NodeAnswer:
+def ask_supervisor(state: ClusterState, command: NodeCommand, as_json: bool) -> NodeAnswer:
     """The answer of the cluster's supervisor. Exit code 1 where it does not answer or has failed; InputError where the
     command is not possible.
     """

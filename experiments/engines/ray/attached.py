@@ -34,6 +34,7 @@ from ray.exceptions import GetTimeoutError
 from actors.cluster import CPU_SHARE, Link, NodeNotRunningError
 from actors.cluster import NodeCommand as ClusterCommand
 from actors.host import FROM_NOW_ON
+from actors.machines import own_node, pin
 from actors.members import ACTOR_GONE, MessageQueue
 from actors.nodes import NodeSetup, NodeSnapshot, PollReport, actor_class
 from actors.peers import Handle, pieces_of
@@ -120,7 +121,12 @@ class _OwnClient:
                 config=spec.config,
                 seed=spec.seed,
             )
-            options = {"name": node_name(node), "namespace": run, "num_cpus": CPU_SHARE}
+            options = {
+                "name": node_name(node),
+                "namespace": run,
+                "num_cpus": CPU_SHARE,
+                "scheduling_strategy": pin(own_node()),  # its clock is the one of the experiment
+            }
             with suppress(ValueError):  # another engine has this name
                 self.actor: Handle = actor_class(node).options(**options).remote(setup)
                 self.node = node

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from experiments.check.client_history import ACKS_ALL, ended, seen
 from experiments.check.history import Invoked, Operation
-from experiments.engines.ray.engine import RayEngine
+from experiments.engines.ray.engine import PolledEngine
 from protocol.errors import ErrorCode
 from protocol.ids import Offset, TimeMs, TopicPartition
+from protocol.messages.base import Message
 from protocol.messages.commands import ConsumeCommand, ConsumeOutcome, SendOutcome, SendRecords
 
 RECORDS_PER_SEND = 10
@@ -55,12 +57,13 @@ class _Follower:
 class Workload:
     """The producer and the readers. `write` receives the operations of the history, `rate` is in records per second,
     and `next_id` returns new command ids. `is_sending` and `is_reading` may be set to False; `sends` and `reads` are
-    under way. Whoever waits for the cluster calls `tick` as often as possible.
+    under way, and `others` are outcomes of commands that are not of the workload. Whoever waits for the cluster calls
+    `tick` as often as possible.
     """
 
     def __init__(
         self,
-        clients: RayEngine,
+        clients: PolledEngine[Any],
         write: Callable[[Operation], None],
         partitions: Sequence[TopicPartition],
         rate: int,
@@ -77,6 +80,7 @@ class Workload:
         self.is_sending = self.is_reading = True
         self.sends: set[int] = set()
         self.reads: dict[int, _Follower] = {}
+        self.others: dict[int, Message] = {}
         self._followers = [_Follower(reader, partition) for partition in self._partitions for reader in READERS]
 
     def rewind(self) -> None:
@@ -100,6 +104,8 @@ class Workload:
                     setattr(self.counts, end.result, getattr(self.counts, end.result) + end.size)
             elif isinstance(outcome, ConsumeOutcome) and command_id in self.reads:
                 self._handle_read_outcome(now_ms, self.reads.pop(command_id), outcome)
+            else:
+                self.others[command_id] = outcome
         self._send_due(now_ms)
         for follower in self._followers:
             if self.is_reading and not follower.command and follower.due_ms <= now_ms:
