@@ -76,9 +76,11 @@ def require_whole(engine: AttachedEngine) -> None:
     """
     from protocol.ids import node_name
 
-    down = [node for node in engine.spec.node_ids if not engine.is_running(node)]
-    if down:
-        raise InputError("--name", "", f"{node_name(down[0])}, which does not run", "a cluster whose nodes all run")
+    rows = engine.cluster.rows()
+    for node in engine.spec.node_ids:
+        state = rows[node].state.value if node in rows else "not there"
+        if state != "running":
+            raise InputError("--name", "", f"{node_name(node)}, which is {state}", "a cluster whose nodes all run")
     for source, target in engine.cluster.links():
         link = f"a disturbed link from {node_name(source)} to {node_name(target)}"
         raise InputError("--name", "", link, "a cluster whose links are whole (isray net heal --all)")

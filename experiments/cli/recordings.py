@@ -103,6 +103,7 @@ def soak(
     out: Annotated[Path | None, option("DIR", "A new folder for history and logs.")] = None,
     name: RunningName = None,
     address: RunningAddress = None,
+    html: Annotated[Path | None, option("FILE", "Write the report page of the day to this file.")] = None,
     as_json: Json = False,
 ) -> None:
     """Put a cluster on Ray under load, inject one fault after another, and check what its clients recorded. With --name
@@ -133,6 +134,10 @@ def soak(
             shown.show("soaking", at=f"{sent} records and {faults} faults")
 
         result = run(options, show) if running is None else soak_running(options, running, show)
+    if html is not None:
+        from experiments.cli.day_page import write_day_page
+
+        write_day_page(html, result)
     print_result(as_json, result.document(), _show_soaked, result)
     fail_if(result.findings)
 
