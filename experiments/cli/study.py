@@ -346,11 +346,11 @@ def validate_study(
         int | None,
         option(
             "N",
-            "Instead: of N studies of each failure model, how many intervals hold the loss rate that is known by hand.",
+            "Instead: of N studies of each cell, how many intervals hold the loss rate that is known.",
         ),
     ] = None,
     estimator: Annotated[
-        str, option("NAME", "That of the studies of --coverage: importance or multifidelity.")
+        str, option("NAME", "That of the studies of --coverage: plain, importance, splitting or multifidelity.")
     ] = "importance",
     as_json: Json = False,
 ) -> None:
@@ -375,13 +375,13 @@ def validate_study(
 
 def _validate_coverage(studies: int, estimator: str, cells: Path | None, jobs: int | None, as_json: bool) -> None:
     """Exit code 1 if an interval of 95 % holds the value in fewer studies than chance explains."""
+    from experiments.studies.theory.coverage import ESTIMATORS, coverage
     from experiments.studies.theory.coverage import cells as covered_cells
-    from experiments.studies.theory.coverage import coverage
 
     if studies < 1:
         raise InputError("--coverage", "", studies, "a whole number from 1")
-    if estimator not in ("importance", "multifidelity"):
-        raise InputError("--estimator", "", estimator, "importance or multifidelity")
+    if estimator not in ESTIMATORS:
+        raise InputError("--estimator", "", estimator, " or ".join(ESTIMATORS))
     if cells is not None:
         raise InputError("--coverage", "", "--cells as well", "one of the two: the failure models are built in")
     found: list[Coverage] = []
@@ -395,12 +395,13 @@ def _validate_coverage(studies: int, estimator: str, cells: Path | None, jobs: i
 
 
 def _print_coverage(found: Sequence[Coverage]) -> None:
-    numbers = ("by hand", "mean of the studies", "intervals that hold it")
+    numbers = ("known", "mean of the studies", "mean half-width", "intervals that hold it")
     title = "Coverage of 95 % intervals, in loss events per partition-year"
     table = Table("failure model", "catch-up", *_numeric(numbers), title=title)
     for item in found:
         held, caught_up = f"{item.covered} of {item.studies}", "yes" if item.catch_up else "immediate"
-        table.add_row(item.model, caught_up, f"{item.by_hand:.4g}", f"{item.mean:.4g}", held)
+        half_width = f"{item.half_width / item.mean:.1%}" if item.mean else ""
+        table.add_row(item.model, caught_up, f"{item.known:.4g}", f"{item.mean:.4g}", half_width, held)
     wide_console().print(table)
 
 
