@@ -1,5 +1,5 @@
-"""A game day on one cluster of `isray up`: links, disks, a measured producer, a scenario and a soak, each by its command;
-the cluster goes on meanwhile and is afterwards as it was.
+"""A game day on one cluster of `isray up`: links, disks, a measured producer, a scenario and a soak, each by its
+command; the cluster goes on meanwhile and is afterwards as it was.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def links_and_disks(shell: Shell) -> None:
 
 def measured_producer(shell: Shell) -> None:
     shell.ok("topics", "--create", "--topic", "measured", "--replica-assignment", "0:1:2")
-    assert "a topic of the cluster" in refused(shell, "produce", "--topic", "n", "--throughput", "9", "--duration", "1s")
+    unknown = ("produce", "--topic", "n", "--throughput", "9", "--duration", "1s")
+    assert "a topic of the cluster" in refused(shell, *unknown)
     found = shell.json("produce", "--topic", "measured", "--throughput", "400", "--num-records", "200")
     assert (found["records"], found["acknowledged"], found["failed"], found["unknown"]) == (200, 200, 0, 0)
     assert 0 < found["latency_ms"]["p50"] <= found["latency_ms"]["p99"] <= found["latency_ms"]["max"]
