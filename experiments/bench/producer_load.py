@@ -1,46 +1,53 @@
 """A producer that writes at a given rate for a given time to a running cluster, and what its users would notice of a
 failure: rate, latencies, the longest gap between acknowledgements, records that failed or whose fate is unknown.
 
-The producer is a client of the command's own, idempotent, which batches and repeats as any client does. Every `TICK_MS`
-it is given the records that are due, so that after a stall the rate is made up for, by one second's records at a time.
-A record's latency is the time from when it is given to the client until the client reports it as acknowledged; both are
-read on one machine, in whole milliseconds. A percentile is the smallest latency that this share of the acknowledged
-records does not exceed (nearest rank). A gap is a time between two acknowledgements that follow each other, or between
-one and the beginning or the end of the sending: a cluster that acknowledges nothing has one gap, as long as the run.
+The producer is a client of the command's own, idempotent, which repeats batches as any client does. Every `TICK_MS` it
+is given the records that are due as one batch, to the partitions in turn; so that after a stall the rate is made up
+for, by one second's records at a time. A record's latency is the time from when it is given to the client until the
+client has its acknowledgement; both are read on one machine, in whole milliseconds. A percentile is the smallest
+latency that this share of the acknowledged records does not exceed (nearest rank). A gap is a time between two
+acknowledgements that follow each other, or between one and the beginning or the end of the sending: a cluster that
+acknowledges nothing has one gap, as long as the run.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import count, pairwise
 from math import ceil
 
 from experiments.check.client_history import result_of
 from experiments.engines.port import TraceEvent
 from experiments.engines.ray.attached import AttachedEngine
+from protocol.client.records import join, joined_size, record
 from protocol.events.node import ProduceCompleted
-from protocol.ids import TimeMs
-from protocol.messages.commands import SendOutcome, SendRecords
+from protocol.ids import TimeMs, TopicPartition
+from protocol.messages.base import ANONYMOUS
+from protocol.messages.commands import ProduceCommand, ProduceOutcome
 
 TICK_MS = 10
 LINE_EVERY_MS = 1_000
-MAX_PER_COMMAND = 10_000
+MAX_BATCH_BYTES = 1_000_000
+"""Below `max.message.bytes`, unless that is set lower."""
 OUTCOMES_WITHIN_MS = 150_000
 """Longer than any client waits for its cluster (`delivery.timeout.ms`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """What to send: `records` is to be sent in each command, of which only the count is replaced; `rate` in records per
-    second; until `duration_ms` are over or `total` records have been sent (None: without that limit).
+    """What to send: records of `record_bytes` to these partitions in turn, `rate` records per second, until
+    `duration_ms` are over or `total` records have been sent (None: without that limit).
     """
 
-    records: SendRecords
+    partitions: Sequence[TopicPartition]
+    acks: int
+    record_bytes: int
     rate: int
     duration_ms: int | None
     total: int | None = None
+    principal: str = ANONYMOUS
 
 
 @dataclass(slots=True)
@@ -62,15 +69,15 @@ class Meter:
         self.under_way[command_id] = now_ms, records
         self.sent += records
 
-    def end(self, outcome: SendOutcome, acks: int, now_ms: TimeMs) -> None:
-        """The client has reported the outcome of a command at this time."""
-        began_ms, _ = self.under_way.pop(outcome.command_id)
-        for part in outcome.ranges:
-            result = result_of(part, acks)
-            self.counts["acknowledged" if result == "appended" else result] += part.count
-            if result in ("acknowledged", "appended"):
-                self.latencies_ms[now_ms - began_ms] += part.count
-                self.acknowledged_ms.append(now_ms)
+    def end(self, outcome: ProduceOutcome, acks: int, now_ms: TimeMs) -> None:
+        """A command has this outcome since this time."""
+        began_ms, records = self.under_way.pop(outcome.command_id)
+        result = result_of(outcome, acks)
+        is_acknowledged = result in ("acknowledged", "appended")
+        self.counts["acknowledged" if is_acknowledged else result] += records
+        if is_acknowledged:
+            self.latencies_ms[now_ms - began_ms] += records
+            self.acknowledged_ms.append(now_ms)
 
     def abandon(self) -> None:
         """The outcomes that are missing will not come: their records may be written."""
@@ -150,7 +157,7 @@ class _Load:
         self._ids = count(1)
         self._completed_ms: dict[int, TimeMs] = {}
         engine.record_to(self._observe)
-        self.meter = Meter(engine.now_ms(), options.records.record_bytes)
+        self.meter = Meter(engine.now_ms(), options.record_bytes)
         self.ended_ms = self.meter.began_ms
 
     def _observe(self, event: TraceEvent) -> None:
@@ -178,10 +185,20 @@ class _Load:
         options, sent = self._options, self.meter.sent
         due = (now_ms - self.meter.began_ms) * options.rate // 1000 + 1 - sent
         left = due if options.total is None else min(due, options.total - sent)
-        number = min(left, options.rate, MAX_PER_COMMAND)
+        number = min(left, options.rate, MAX_BATCH_BYTES // joined_size(options.record_bytes))
         if number > 0:
-            command = replace(options.records, command_id=next(self._ids), record_count=number)
-            self.meter.begin(command.command_id, now_ms, number)
+            command_id = next(self._ids)
+            partition = options.partitions[command_id % len(options.partitions)]
+            command = ProduceCommand(
+                command_id=command_id,
+                topic=partition.topic,
+                partition=partition.partition,
+                acks=options.acks,
+                record_count=number,
+                payload=join([record(command_id, place, options.record_bytes) for place in range(number)]),
+                principal=options.principal,
+            )
+            self.meter.begin(command_id, now_ms, number)
             second.sent += number
             self._engine.submit(command)
         return options.total is not None and self.meter.sent >= options.total
@@ -189,12 +206,12 @@ class _Load:
     def _take(self, second: Meter | None = None) -> None:
         """Takes the outcomes that have arrived, into the meter of the present second, too."""
         for command_id, outcome in self._engine.take_outcomes().items():
-            if isinstance(outcome, SendOutcome) and command_id in self.meter.under_way:
+            if isinstance(outcome, ProduceOutcome) and command_id in self.meter.under_way:
                 time_ms = self._completed_ms.pop(command_id, self._engine.now_ms())
                 if second is not None:
                     second.under_way[command_id] = self.meter.under_way[command_id]
-                    second.end(outcome, self._options.records.acks, time_ms)
-                self.meter.end(outcome, self._options.records.acks, time_ms)
+                    second.end(outcome, self._options.acks, time_ms)
+                self.meter.end(outcome, self._options.acks, time_ms)
 
     def await_outcomes(self) -> None:
         def all_ended() -> bool:

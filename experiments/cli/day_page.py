@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from experiments.check.recording import Recording
 from experiments.explorer.assemble import run_of_journal
-from experiments.explorer.day import FAULT, Span, totals, without_acknowledgement, without_leader
+from experiments.explorer.day import FAULT, Span, totals, without_leader
 from experiments.explorer.page import write_page
 from experiments.explorer.recorder import TraceCollector
 from experiments.hunt.soak.run import DoneFault, SoakResult
@@ -34,7 +34,7 @@ def write_day_page(path: Path, result: SoakResult) -> None:
     partitions = sorted({final.partition for final in recording.finals()})
     end_ms = max((event.time_ms for event in events), default=0)
     faults = [fault_span(done) for done in result.done]
-    spans = [*faults, *without_leader(events, partitions, end_ms), *without_acknowledgement(events, partitions)]
+    spans = [*faults, *without_leader(events, partitions, end_ms), *result.gaps]
     headings: list[Heading] = []
     collector, waiting = TraceCollector(headings), sorted(faults, key=lambda span: span.begin_ms)
     for event in sorted(events, key=lambda event: event.time_ms):
@@ -42,6 +42,7 @@ def write_day_page(path: Path, result: SoakResult) -> None:
             headings.append(Heading(waiting.pop(0).words, 0))
         if event.trace.sentence() or event.trace.kind.startswith("life_"):
             collector.add(event)
+    headings += [Heading(span.words, 0) for span in waiting]
     facts = [
         ("cluster", result.options.cluster or "of its own"),
         ("verdict", f"{len(result.findings)} findings" if result.findings else "nothing lost"),

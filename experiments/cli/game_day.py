@@ -16,10 +16,12 @@ from experiments.cli.run_pages import Exploration, Html
 from experiments.cli.scenario import print_scenario
 from experiments.support.errors import InputError
 from experiments.support.shipped import SCENARIOS, file_or_shipped
+from protocol.ids import TopicPartition, node_name
 
 if TYPE_CHECKING:
     from experiments.engines.ray.attached import AttachedEngine
 
+WITHIN_MS = 10_000
 RunningName = Annotated[str | None, option("NAME", "Your running cluster of this name on this machine.")]
 RunningAddress = Annotated[str | None, option("HOST:PORT", "Your running cluster on the Ray with this head.")]
 
@@ -62,20 +64,20 @@ def run(
 
 def topics_of(engine: AttachedEngine) -> set[str]:
     """The topics of the running cluster."""
+    return {partition.topic for partition in running_partitions(engine)}
+
+
+def running_partitions(engine: AttachedEngine, topic: str | None = None) -> list[TopicPartition]:
+    """The partitions of a topic of the running cluster, or of all; none where no controller is active."""
     engine.run_until(lambda: engine.published() is not None, WITHIN_MS)
     view = engine.published()
-    return set() if view is None else {partition.topic for partition in view.partitions}
-
-
-WITHIN_MS = 10_000
+    return sorted(it for it in ({} if view is None else view.partitions) if topic in (None, it.topic))
 
 
 def require_whole(engine: AttachedEngine) -> None:
     """InputError unless all nodes of the cluster run, no link is disturbed, and every broker is in service: an
     experiment would take what others have done for its own doing.
     """
-    from protocol.ids import node_name
-
     rows = engine.cluster.rows()
     for node in engine.spec.node_ids:
         state = rows[node].state.value if node in rows else "not there"

@@ -46,7 +46,7 @@ from experiments.cli.cluster_access import (
     require,
     target_of,
 )
-from experiments.cli.game_day import topics_of
+from experiments.cli.game_day import running_partitions, topics_of
 from experiments.cli.output import Json, fail, fail_if, option, print_json, print_result
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.explorer.values import message_fields
@@ -145,13 +145,17 @@ def _produce_measured(
         if sys.stderr.isatty():
             typer.echo(line, err=True)
 
-    if target.principal is not None:
-        records = replace(records, principal=target.principal)
-    options = LoadOptions(records, throughput, duration_ms, num_records)
     try:
         with attached(state) as engine:
-            if records.topic not in (known := topics_of(engine)):
-                raise InputError("--topic", "", records.topic, f"a topic of the cluster: {', '.join(sorted(known))}")
+            places = running_partitions(engine, records.topic)
+            if records.partition != ROUND_ROBIN:
+                places = [place for place in places if place.partition == records.partition]
+            if not places:
+                known = ", ".join(sorted(topics_of(engine))) or "none exists"
+                raise InputError("--topic", "", records.topic, f"a topic of the cluster with that partition: {known}")
+            options = LoadOptions(places, records.acks, records.record_bytes, throughput, duration_ms, num_records)
+            if target.principal is not None:
+                options = replace(options, principal=target.principal)
             found = produce_load(engine, options, show)
     except ActionRefusedError as error:
         fail(f"{PRODUCING}: {error}", {"error": str(error)} if target.as_json else None)

@@ -1,12 +1,12 @@
-"""What a game day did to the users of a cluster, from its trace events alone, as spans of time.
+"""What a game day did to the users of a cluster, as spans of time.
 
 Two measures of the unavailability of a partition, which answer different questions:
 
 - *without a leader*: from the time at which the controller has recorded that no broker leads the partition until it
   records a leader. The time before the controller notices that a leader is gone is not in it.
-- *without an acknowledgement*: a gap of more than `GAP_MS` between two acknowledged batches of the clients on it that
-  follow each other, or between the first or last one of all partitions and the next one of this partition. It contains
-  what the first one leaves out, and depends on how often the clients write: a gap is no outage where they write rarely.
+- *without an acknowledgement*: a gap of more than `GAP_MS` between two acknowledgements of the clients' records for the
+  partition that follow each other, or between one and the beginning or end of the sending. It contains what the first
+  one leaves out, and depends on how often the clients write: a gap is no outage where they write rarely.
 
 The times are those of the nodes that report the events; the clocks of machines may differ.
 """
@@ -15,11 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from experiments.engines.port import TraceEvent
 from protocol.events.controller import PartitionChanged, PartitionRemoved
-from protocol.events.node import ProduceCompleted
 from protocol.ids import NO_LEADER, TimeMs, TopicPartition
 
 GAP_MS = 1_000
@@ -73,25 +71,23 @@ def _leaderless(events: Sequence[TraceEvent], partition: TopicPartition, end_ms:
         yield Span(str(partition), WITHOUT_LEADER, began_ms, end_ms)
 
 
-def without_acknowledgement(events: Iterable[TraceEvent], partitions: Iterable[TopicPartition]) -> list[Span]:
-    """The spans of more than `GAP_MS` in which the clients received no acknowledgement for a partition; none where they
-    never received any.
-    """
-    times: dict[TopicPartition, list[TimeMs]] = {partition: [] for partition in partitions}
-    for event in events:
-        trace = event.trace
-        if isinstance(trace, ProduceCompleted) and trace.is_acknowledged and trace.partition in times:
-            times[trace.partition].append(event.time_ms)
-    everywhere = [time_ms for found in times.values() for time_ms in found]
-    if not everywhere:
-        return []
-    first, last = min(everywhere), max(everywhere)
-    return [
-        Span(str(partition), WITHOUT_ACKNOWLEDGEMENT, before, after)
-        for partition, found in times.items()
-        for before, after in pairwise([first, *sorted(found), last])
-        if after - before > GAP_MS
-    ]
+class AcknowledgementGaps:
+    """Collects the spans without an acknowledgement of these partitions, to which clients write from `began_ms` on."""
+
+    def __init__(self, partitions: Iterable[TopicPartition], began_ms: TimeMs) -> None:
+        self.spans: list[Span] = []
+        self._last_ms = dict.fromkeys(partitions, began_ms)
+
+    def acknowledged(self, partition: TopicPartition, now_ms: TimeMs) -> None:
+        """Records of a partition have been acknowledged; times do not decrease."""
+        before_ms, self._last_ms[partition] = self._last_ms[partition], now_ms
+        if now_ms - before_ms > GAP_MS:
+            self.spans.append(Span(str(partition), WITHOUT_ACKNOWLEDGEMENT, before_ms, now_ms))
+
+    def end(self, now_ms: TimeMs) -> None:
+        """The sending ends."""
+        for partition in self._last_ms:
+            self.acknowledged(partition, now_ms)
 
 
 def totals(spans: Iterable[Span], partitions: Iterable[TopicPartition]) -> list[Unavailability]:

@@ -32,6 +32,7 @@ from experiments.check.losses import Losses
 from experiments.check.recording import Recording, RecordingWriter
 from experiments.engines.port import ClusterSpec
 from experiments.engines.ray.engine import RayEngine
+from experiments.explorer.day import Span
 from experiments.hunt.soak.cluster import NotHealedError, SoakCluster, homes_of
 from experiments.hunt.soak.faults import FAULTS
 from experiments.hunt.soak.ray_nodes import RayNodes, ray_nodes
@@ -108,7 +109,9 @@ class DoneFault:
 
 @dataclass(slots=True)
 class SoakResult:
-    """`findings` is empty if the soak passed; `looked_at` counts checks by invariant; `memory` is the cluster's."""
+    """`findings` is empty if the soak passed; `looked_at` counts checks by invariant; `memory` is the cluster's;
+    `gaps` are the spans in which the clients received no acknowledgement (`explorer/day.py`).
+    """
 
     options: SoakOptions
     seconds: float = 0.0
@@ -119,6 +122,7 @@ class SoakResult:
     unjudged: list[str] = field(default_factory=list)
     looked_at: dict[str, int] = field(default_factory=dict)
     losses: Losses = field(default_factory=Losses)
+    gaps: list[Span] = field(default_factory=list)
 
     @property
     def recovery_ms(self) -> dict[str, list[int]]:
@@ -139,6 +143,7 @@ class SoakResult:
             **self.losses.document(),
             "acknowledged_per_second": round(self.counts.acknowledged / max(self.seconds, 1e-9), 1),
             "read_per_second": round(self.counts.read / max(self.seconds, 1e-9), 1),
+            "gaps": [{"partition": it.row, "from_ms": it.begin_ms, "until_ms": it.end_ms} for it in self.gaps],
             "memory": self.memory,
             "out": str(self.options.out),
             "looked_at": self.looked_at,
@@ -203,7 +208,7 @@ def run_on(cluster: SoakCluster, writer: RecordingWriter, result: SoakResult, on
         cluster.create_topic(options.partitions)
         cluster.await_whole()
         workload = Workload(cluster.engine, writer.operation, cluster.partitions, options.rate, cluster.next_id)
-        cluster.workload, result.counts = workload, workload.counts
+        cluster.workload, result.counts, result.gaps = workload, workload.counts, workload.gaps.spans
         _inject_faults(cluster, workload, writer, result, on_fault)
         _end_workload(cluster, workload)
     except NotHealedError as error:
@@ -258,7 +263,7 @@ def _inject(planned: ScheduledFault, cluster: SoakCluster) -> DoneFault:
 
 def _end_workload(cluster: SoakCluster, workload: Workload) -> None:
     """Ends the workload and waits until all replicas are equal."""
-    workload.is_sending = False
+    workload.end_sending()
     cluster.wait(lambda: not workload.sends, "every send has ended")
     ends = cluster.wait_for(lambda: _log_ends(cluster), "all replicas have all records")
     cluster.wait(lambda: workload.has_read_to(ends), "the readers reach the log ends")

@@ -56,7 +56,8 @@ class RunningSoakCluster(SoakCluster):
     def restore(self) -> None:
         """Brings the cluster back to what it was. NotHealedError where it does not become whole."""
         if self.workload is not None:
-            self.workload.is_sending = self.workload.is_reading = False
+            self.workload.end_sending()
+            self.workload.is_reading = False
         if self._supervised.links():
             self.engine.heal_links()
         for node, row in self._supervised.rows().items():

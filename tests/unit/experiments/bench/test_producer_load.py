@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from experiments.bench.producer_load import Meter, words
 from protocol.errors import ErrorCode
-from protocol.messages.commands import SendOutcome, SentRange
+from protocol.messages.commands import ProduceOutcome
 
 ALL, ONE = -1, 1
 
 
-def outcome(command_id: int, *parts: tuple[int, ErrorCode, bool]) -> SendOutcome:
-    """Parts are (records, error, unknown)."""
-    ranges, first = [], 0
-    for records, error, unknown in parts:
-        ranges.append(SentRange(first=first, count=records, partition=0, error=error, unknown=unknown))
-        first += records
-    return SendOutcome(command_id=command_id, error=parts[0][1], ranges=tuple(ranges))
-
-
-def ok(command_id: int, records: int) -> SendOutcome:
-    return outcome(command_id, (records, ErrorCode.NONE, False))
+def outcome(command_id: int, error: ErrorCode = ErrorCode.NONE, unknown: bool = False) -> ProduceOutcome:
+    return ProduceOutcome(command_id=command_id, error=error, base_offset=0, unknown=unknown)
 
 
 def test_rates_latencies_and_gaps_of_a_run_by_hand() -> None:
@@ -29,12 +20,14 @@ def test_rates_latencies_and_gaps_of_a_run_by_hand() -> None:
     beginning and the end is the last one. 197 records of 500 bytes in 2 s are 98.5 records/s and 0.04925 MB/s.
     """
     meter = Meter(began_ms=1_000, record_bytes=500)
-    for command_id, now_ms, records in ((1, 1_000, 98), (2, 1_100, 98), (3, 1_200, 4)):
+    sent = ((1, 1_000, 98), (2, 1_100, 98), (3, 1_200, 1), (4, 1_200, 2), (5, 1_200, 1))
+    for command_id, now_ms, records in sent:
         meter.begin(command_id, now_ms, records)
-    meter.end(ok(1, 98), ALL, 1_004)
-    meter.end(ok(2, 98), ALL, 1_106)
-    parts = (1, ErrorCode.NONE, False), (2, ErrorCode.INVALID_RECORD, False), (1, ErrorCode.REQUEST_TIMED_OUT, True)
-    meter.end(outcome(3, *parts), ALL, 1_700)
+    meter.end(outcome(1), ALL, 1_004)
+    meter.end(outcome(2), ALL, 1_106)
+    meter.end(outcome(3), ALL, 1_700)
+    meter.end(outcome(4, ErrorCode.INVALID_RECORD), ALL, 1_700)
+    meter.end(outcome(5, ErrorCode.REQUEST_TIMED_OUT, unknown=True), ALL, 2_900)
     found = meter.document(3_000)
     assert found == {
         "records": 200,
@@ -62,7 +55,7 @@ def test_a_cluster_that_acknowledges_nothing_has_one_gap_and_no_latency() -> Non
 def test_an_acknowledgement_after_the_end_of_the_sending_ends_no_gap() -> None:
     meter = Meter(began_ms=0, record_bytes=100)
     meter.begin(1, 0, 1)
-    meter.end(ok(1, 1), ONE, 900)
+    meter.end(outcome(1), ONE, 900)
     assert meter.counts["acknowledged"] == 1
     assert meter.longest_gap_ms(600) == 600
     assert meter.longest_gap_ms(1_000) == 900
