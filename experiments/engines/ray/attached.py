@@ -106,7 +106,7 @@ class _Watched:
 class _OwnClient:
     """The client of one engine: an actor in the namespace of the cluster, with the first free client id."""
 
-    def __init__(self, run: str, spec: ClusterSpec) -> None:
+    def __init__(self, run: str, label: str, spec: ClusterSpec) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix=f"{run}-client-"))
         self._queues: Mapping[bool, MessageQueue] = {True: MessageQueue(), False: MessageQueue()}
         self._poll: Handle = None
@@ -120,6 +120,7 @@ class _OwnClient:
                 controllers=spec.controller_ids,
                 config=spec.config,
                 seed=spec.seed,
+                label=label,
             )
             options = {
                 "name": node_name(node),
@@ -272,7 +273,7 @@ class AttachedCluster:
 
     def _own_client(self) -> _OwnClient:
         if self._client is None:
-            self._client = _OwnClient(self.run, self._spec)
+            self._client = _OwnClient(self.run, self.state.options.name, self._spec)
         return self._client
 
     def require_client(self) -> None:

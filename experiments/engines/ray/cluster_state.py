@@ -28,7 +28,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 class ClusterOptions(BaseModel, frozen=True, extra="forbid"):
     """The parameters of a cluster. `kafka_release` matters in the generations that releases have; `config` overrides
-    static configs; `racks` has one rack per broker, or none; `address` is the Ray to run on, None for a private one.
+    static configs; `racks` has one rack per broker, or none; `address` is the Ray to run on, None for a private one;
+    `trace` the folder of a recording, None for none.
     """
 
     name: str = DEFAULT_NAME
@@ -39,6 +40,7 @@ class ClusterOptions(BaseModel, frozen=True, extra="forbid"):
     config: dict[str, str] = {}
     racks: tuple[str, ...] = ()
     address: str | None = None
+    trace: str | None = None
 
 
 class Status(StrEnum):
@@ -52,9 +54,10 @@ class ClusterState(BaseModel, frozen=True, extra="forbid"):
     """The content of a state file.
 
     `pid` and `started_ticks` identify the supervisor's process. `address` (host:port of the Ray head, the bootstrap
-    address) and `namespace` (of the nodes' actor names) are None until they are known. `pids` are the processes of the
-    nodes that run, by name. `folders` are removed with the cluster. `events` are the last `MAX_EVENTS` events as lines
-    of text. `end_reason` says why a supervisor that has lost its Ray has ended.
+    address) and `namespace` (of the nodes' actor names) are None until they are known. `metrics` are the metrics ports
+    (host:port) of the Ray nodes. `pids` are the processes of the nodes that run, by name. `folders` are removed with
+    the cluster. `events` are the last `MAX_EVENTS` events as lines of text. `end_reason` says why a supervisor that has
+    lost its Ray has ended.
     """
 
     options: ClusterOptions
@@ -64,6 +67,7 @@ class ClusterState(BaseModel, frozen=True, extra="forbid"):
     address: str | None = None
     namespace: str | None = None
     nodes: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
     pids: dict[str, int] = {}
     folders: tuple[str, ...] = ()
     events: tuple[str, ...] = ()

@@ -29,7 +29,7 @@ from experiments.check.check_recording import check
 from experiments.check.client_history import ranges_of
 from experiments.check.final_logs import final_logs
 from experiments.check.losses import Losses
-from experiments.check.recording import Recording, RecordingWriter
+from experiments.check.recording import Header, Recording, RecordingWriter
 from experiments.engines.port import ClusterSpec
 from experiments.engines.ray.engine import RayEngine
 from experiments.explorer.day import Span
@@ -220,7 +220,10 @@ def judge(cluster: SoakCluster, writer: RecordingWriter, result: SoakResult) -> 
     """Completes the recording, and judges it as `isray check` does."""
     engine = cluster.engine
     finals = [final for final in final_logs(engine, ranges_of) if final.partition in cluster.partitions]
-    writer.finish("soak", engine.name, engine.spec, engine.metadata_log(), finals, nothing_may_be_lost=True)
+    writer.metadata(engine.metadata_log())
+    began_ms = engine.began_unix_ms
+    header = Header.of("soak", engine.name, engine.spec, nothing_may_be_lost=True, began_unix_ms=began_ms)
+    writer.finish(header, finals)
     checked = check(Recording(result.options.out))
     result.findings += [f"{found.invariant}: {found.detail}" for found in checked.violations]
     result.unjudged = list(checked.unjudged)

@@ -102,7 +102,7 @@ class Workload:
             if isinstance(outcome, SendOutcome) and command_id in self.sends:
                 self.sends.remove(command_id)
                 self._note_acknowledgements(now_ms, outcome)
-                for end in ended(outcome):
+                for end in ended(outcome, at_ms=now_ms):
                     self._write(end)
                     setattr(self.counts, end.result, getattr(self.counts, end.result) + end.size)
             elif isinstance(outcome, ConsumeOutcome) and command_id in self.reads:
