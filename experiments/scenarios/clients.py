@@ -98,7 +98,7 @@ class ScenarioClients:
         if outcome is None:
             return None
         assert isinstance(outcome, commands.ProduceOutcome)
-        [end] = ended(outcome, ACKS[acks])
+        [end] = ended(outcome, ACKS[acks], self.engine.now_ms())
         if end.result in ACKS_OF:
             self.acknowledged.setdefault(partition, []).append((end.offset, payload, ACKS_OF[end.result]))
         self.operations.append(end)

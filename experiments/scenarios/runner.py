@@ -15,7 +15,7 @@ from pathlib import Path
 from experiments.check.engine import CheckedEngine
 from experiments.check.final_logs import final_logs
 from experiments.check.losses import Losses
-from experiments.check.recording import RecordingWriter
+from experiments.check.recording import Header, RecordingWriter
 from experiments.engines import admin_requests
 from experiments.engines.port import Engine, Loss, Recovery, Violation
 from experiments.faults.controls import Controls
@@ -480,7 +480,8 @@ def run_recorded(runner: Runner, folder: Path) -> ScenarioResult:
         finals = final_logs(engine, ranges_of)
         for operation in runner.clients.operations:
             writer.operation(operation)
-        writer.finish(runner.scenario.name, engine.name, engine.spec, engine.metadata_log(), finals)
+        writer.metadata(engine.metadata_log())
+        writer.finish(Header.of(runner.scenario.name, engine.name, engine.spec), finals)
     finally:
         writer.close()
     return result
