@@ -17,7 +17,7 @@ from typing import NamedTuple, cast
 import yaml
 from ray.exceptions import RayError
 
-from experiments.engines.port import ClusterView, Engine
+from experiments.engines.port import ClusterView, Engine, TraceEvent
 from experiments.engines.ray.attached import ActionRefusedError, AttachedEngine
 from experiments.engines.ray.engine import NODE_FAILURES
 from experiments.engines.ray.node_commands import NodeState
@@ -110,7 +110,13 @@ class LiveWorld:
         self._explainer = Explainer(states=_published(self._view, self._min_isr))
         self._collector = TraceCollector(self._runner.headings, AcknowledgedLosses(), SHOWN_EVENTS)
         engine.record_to(self._explainer.add)
-        engine.record_to(self._collector.add)
+        self._diagram: tuple[int, dict[str, object]] = (-1, {})
+        self._events = 0
+        engine.record_to(self._record)
+
+    def _record(self, event: TraceEvent) -> None:
+        self._collector.add(event)
+        self._events += 1
 
     @property
     def unavailable(self) -> Mapping[str, str]:
@@ -302,8 +308,9 @@ class LiveWorld:
         found = None if self._view is None else len(self._view.partitions)
         shown = [self._counted(name, it) for name, it in sorted(self._known.items())]
         only = f" {len(shown)} of {found} partitions are shown, those that lack replicas first." if found else ""
-        journal = self._collector.journal()
-        run = run_of_journal(journal, self._name, (), self._engine.spec, self._records)
+        if self._diagram[0] != self._events:
+            run = run_of_journal(self._collector.journal(), self._name, (), self._engine.spec, self._records)
+            self._diagram = (self._events, {"runs": [columns(run)], "differences": []})
         return {
             "kind": "console",
             "unavailable": UNAVAILABLE,
@@ -322,7 +329,8 @@ class LiveWorld:
             "ahead": [],
             "sentences": [it.document() for it in self._explainer.sentences],
             "violations": [],
-            "diagram": {"runs": [columns(run)], "differences": []},
+            "diagram": self._diagram[1],
+            "events": self._events,
             "lessons": [],
             "lesson": None,
         }
