@@ -36,6 +36,7 @@ from experiments.scenarios.model import NodeStep, Scenario, Step
 from experiments.scenarios.runner import Runner, StepFailedError
 from experiments.support.errors import InputError
 from protocol.config import MIN_INSYNC_REPLICAS
+from protocol.errors import ErrorCode
 from protocol.events.controller import PartitionChanged
 from protocol.ids import NO_LEADER, NodeId, TopicPartition, node_name
 from protocol.messages.commands import AdminCommand, AdminOutcome
@@ -195,11 +196,12 @@ class LiveWorld:
         if state is None or state["leader"] == NO_LEADER:
             raise RefusedError(f"{name} has no leader, so that no consumer can read it")
         try:
-            found = self._runner.clients.visible(name)
+            outcome = self._runner.clients.consume(name)
         except (NoOutcomeError, *_GONE) as error:
             raise RefusedError(f"{name} is not read: {error}") from error
-        if found is None:
-            raise RefusedError(f"no consumer can read {name} now: its leader does not answer")
+        if outcome.error is not ErrorCode.NONE:
+            raise RefusedError(f"no consumer can read {name} now: {outcome.error.name}")
+        found = sum(batch.record_count for batch in outcome.batches)
         return f"a consumer reads {found} records of {name}: those below the high watermark"
 
     def follow(self, seen: Callable[[], None]) -> None:
@@ -224,7 +226,7 @@ class LiveWorld:
             self._look()
             self._count_losses()
         except ActionRefusedError:
-            return  # a node or the supervisor is silent; the next look asks again
+            return  # a node is silent; the next look asks again
         except _GONE as error:
             self.ended = str(error)
 
@@ -237,10 +239,10 @@ class LiveWorld:
         now_ms = self._engine.now_ms()
         if now_ms - self._asked_ms >= SUPERVISOR_EVERY_MS:
             self._asked_ms = now_ms
-            rows = self._engine.cluster.rows()
-            self._paused = [node for node, row in rows.items() if row.state is NodeState.PAUSED]
-            links = sorted(self._engine.cluster.links().items())
-            self._cuts = [[node_name(a), node_name(b)] for (a, b), delay_ms in links if delay_ms is None]
+            with suppress(ActionRefusedError):  # a supervisor that is silent is asked again
+                rows, links = self._engine.cluster.rows(), sorted(self._engine.cluster.links().items())
+                self._paused = [node for node, row in rows.items() if row.state is NodeState.PAUSED]
+                self._cuts = [[node_name(a), node_name(b)] for (a, b), delay_ms in links if delay_ms is None]
         self._engine.run_until(self._see, 0)
         self._describe(now_ms)
 
