@@ -23,7 +23,7 @@ from experiments.engines.ray.engine import NODE_FAILURES
 from experiments.engines.ray.node_commands import NodeState
 from experiments.explorer.assemble import run_of_journal
 from experiments.explorer.page import columns
-from experiments.explorer.recorder import AcknowledgedLosses, TraceCollector
+from experiments.explorer.recorder import TraceCollector
 from experiments.play.rules import Explainer, answer_text
 from experiments.play.steps import EXPECTING, foreseen_error, joined, partition_of, step_text, with_error
 from experiments.play.views import node_views, obstacle, stored_min_isr
@@ -109,7 +109,7 @@ class LiveWorld:
         self._base = self._document()
         self._records = _metadata_log(engine)
         self._explainer = Explainer(states=_published(self._view, self._min_isr))
-        self._collector = TraceCollector(self._runner.headings, AcknowledgedLosses(), SHOWN_EVENTS)
+        self._collector = TraceCollector(self._runner.headings, limit=SHOWN_EVENTS)
         engine.record_to(self._explainer.add)
         self._diagram: tuple[int, dict[str, object]] = (-1, {})
         self._events = 0
