@@ -151,7 +151,7 @@ class ClusterTap:
         self._recorder.finish(self._final_logs(snapshots))
 
     def _settled_snapshots(self) -> Mapping[NodeId, NodeSnapshot]:
-        """The states of all nodes that run, once the leaders that the controller has recorded lead, or after a while."""
+        """The states of all nodes that run, once the recorded leaders lead, or after a while."""
         deadline_s = time.monotonic() + SETTLED_WITHIN_S
         found = dict(self._cluster.snapshots(_WAIT_S, of_all=True))
         while time.monotonic() < deadline_s:
