@@ -30,6 +30,7 @@ from actors.machines import UnreachableError, machines, pin, remove_remotely, se
 from actors.members import ACTOR_GONE, Member, MessageQueue, creation_failure, take_snapshots
 from actors.metrics import ClusterMeter
 from actors.nodes import NodeSetup, NodeSnapshot, PollReport, actor_class
+from actors.pauses import StoppedProcesses
 from actors.peers import Handle
 from actors.placement import Placement
 from actors.processes import ProcessId
@@ -101,6 +102,7 @@ class ActorCluster:
         self._number: int = 0 if former is None else former._number + 1
         self.folder = Path(tempfile.gettempdir()) / f"{self.run}{f'.{self._number}' if self._number else ''}"
         self._cut: set[tuple[NodeId, NodeId]] = set()
+        self._stopped = StoppedProcesses(self.signal, self.is_running)
         self._meter = ClusterMeter(self.run)
         self._former = {} if former is None else former.incarnations()
         self._retired: dict[NodeId, Handle] = {} if former is None else former._retired
@@ -170,6 +172,7 @@ class ActorCluster:
     def crash(self, node: NodeId, kind: DiskLossKind, count: int) -> list[PollReport]:
         """Kills a node with SIGKILL; returns its last reports, if it answers. The loss is applied at its next start."""
         member = self._running(node)
+        self._stopped.release(node)
         halted = member.actor.halt.remote()
         calls = [halted] if member.poll is None else [member.poll, halted]
         ray.wait(calls, num_returns=len(calls), timeout=COMMAND_TIMEOUT_S)
@@ -232,6 +235,7 @@ class ActorCluster:
     def remove_actor(self, node: NodeId) -> None:
         """Ends the actor of a node that has exited or died; the disk stays as it is."""
         member = self._running(node)
+        self._stopped.release(node)
         actor, member.actor = member.actor, None
         ray.kill(actor)
 
@@ -250,8 +254,9 @@ class ActorCluster:
         """
         incarnations = {node: self._members[node].incarnation for node in nodes}
         others = [node for node in self.running() if node not in incarnations]
-        calls = [self._members[node].actor.ignore_incarnations.remote(incarnations) for node in others]
-        ray.wait(calls, num_returns=len(calls), timeout=COMMAND_TIMEOUT_S)
+        with self._stopped.answering(others):
+            calls = [self._members[node].actor.ignore_incarnations.remote(incarnations) for node in others]
+            ray.wait(calls, num_returns=len(calls), timeout=COMMAND_TIMEOUT_S)
 
     def is_running(self, node: NodeId) -> bool:
         return self._members[node].actor is not None
@@ -270,8 +275,8 @@ class ActorCluster:
 
     def poll(self, wait_s: float) -> list[tuple[NodeId, PollReport]]:
         """Polls all running nodes and returns the reports that have arrived; waits at most `wait_s`, and not for a node
-        that is still starting. A node that has exited, died or failed no longer counts as running. The report of one
-        that could not be created, or has failed, has the failure.
+        that is still starting or whose process is stopped. A node that has exited, died or failed no longer counts as
+        running. The report of one that could not be created, or has failed, has the failure.
         """
         running = {node: self._members[node] for node in self.running()}
         for member in running.values():
@@ -279,7 +284,7 @@ class ActorCluster:
                 member.queues[control].send_queued(member.actor, control)
             if member.poll is None:
                 member.poll = member.actor.poll.remote()
-        known = [member.poll for member in running.values() if member.answered]
+        known = [m.poll for node, m in running.items() if m.answered and node not in self._stopped]
         if known:
             ray.wait(known, num_returns=len(known), timeout=wait_s)
         reports = [(node, report) for node, member in running.items() for report in self._collect(node, member)]
@@ -314,10 +319,11 @@ class ActorCluster:
         """
         running = {node: self._members[node] for node in self.running() if self._members[node].answered}
         late = take_snapshots(running)
-        for member in running.values():
+        asked = [member for node, member in running.items() if node not in self._stopped]
+        for member in asked:
             if member.snapshot is None:
                 member.snapshot = member.actor.snapshot.remote(member.version)
-        calls = [member.snapshot for member in running.values()]
+        calls = [member.snapshot for member in asked]
         if calls:
             ray.wait(calls, num_returns=len(calls), timeout=wait_s)
         return late + take_snapshots(running)
@@ -331,15 +337,36 @@ class ActorCluster:
 
     def run_command(self, node: NodeId, name: NodeCommand, *arguments: object) -> None:
         """Has a running node carry out a command; returns when it has. GetTimeoutError where it does not."""
-        ray.get(getattr(self._running(node).actor, name).remote(*arguments), timeout=COMMAND_TIMEOUT_S)
+        actor = self._running(node).actor
+        with self._stopped.answering([node]):
+            ray.get(getattr(actor, name).remote(*arguments), timeout=COMMAND_TIMEOUT_S)
+
+    def pause(self, node: NodeId) -> None:
+        """Has a running node handle no input and send nothing; one that is paused stays so."""
+        self.run_command(node, "pause")
+        if (asked := self._members[node].asked) is not None:
+            ray.wait([asked], timeout=COMMAND_TIMEOUT_S)
+
+    def stop_process(self, node: NodeId) -> None:
+        """Stops the process of a paused node. UnreachableError where its machine is lost."""
+        self._stopped.stop(node)
+
+    def resume(self, node: NodeId) -> None:
+        """Lets a paused node go on; does nothing to one that is not paused."""
+        self._stopped.release(node)
+        self.run_command(node, "resume")
 
     def read_log(self, node: NodeId, partition: TopicPartition) -> list[bytes]:
         """The encoded batches of a running broker's replica; empty where it has no such replica."""
-        return cast(list[bytes], ray.get(self._running(node).actor.read_log.remote(partition)))
+        actor = self._running(node).actor
+        with self._stopped.answering([node]):
+            return cast(list[bytes], ray.get(actor.read_log.remote(partition)))
 
     def read_metadata(self, controller: NodeId) -> bytes:
         """The metadata log of a running controller, packed (`protocol.messages.metadata_batch.unpack_records`)."""
-        return cast(bytes, ray.get(self._running(controller).actor.read_metadata.remote()))
+        actor = self._running(controller).actor
+        with self._stopped.answering([controller]):
+            return cast(bytes, ray.get(actor.read_metadata.remote()))
 
     def send(self, node: NodeId, message: Message) -> None:
         """Sends a message of the experiment to a node; messages of one channel arrive in order. While a call is under
@@ -357,9 +384,10 @@ class ActorCluster:
         links = set(links)
         self._cut = self._cut - links if up else self._cut | links
         ends = sorted({node for link in links for node in link} & set(self.running()))
-        calls = [self._members[node].actor.set_cut_links.remote(*self._cut_peers(node)) for node in ends]
-        if calls:
-            ray.wait(calls, num_returns=len(calls), timeout=COMMAND_TIMEOUT_S)
+        with self._stopped.answering(ends):
+            calls = [self._members[node].actor.set_cut_links.remote(*self._cut_peers(node)) for node in ends]
+            if calls:
+                ray.wait(calls, num_returns=len(calls), timeout=COMMAND_TIMEOUT_S)
 
     def heal_links(self) -> None:
         self.set_links(self._cut, True)
@@ -378,6 +406,7 @@ class ActorCluster:
     def retire(self) -> None:
         """As `close`, but the processes that answer wait for another cluster on this Ray, which takes them over."""
         if ray.is_initialized():
+            self._stopped.release_all()
             calls = {self._members[node].actor.retire.remote(): node for node in self.running()}
             done, _ = ray.wait(list(calls), num_returns=len(calls), timeout=COMMAND_TIMEOUT_S) if calls else ([], [])
             for call in done:

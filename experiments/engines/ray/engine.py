@@ -189,12 +189,15 @@ class RayEngine(Engine):
         self.cluster.send(node, ShutdownCommand())
 
     def pause(self, node: NodeId) -> None:
+        """Pauses a node that runs, and stops its process by SIGSTOP; its last reports are taken in between."""
         self._act()
-        self.cluster.run_command(node, "pause")
+        self.cluster.pause(node)
+        self._refresh_snapshots()
+        self.cluster.stop_process(node)
 
     def resume(self, node: NodeId) -> None:
         self._act()
-        self.cluster.run_command(node, "resume")
+        self.cluster.resume(node)
 
     def set_clock(self, node: NodeId, skew_ms: int) -> None:
         self.cluster.set_clock(node, skew_ms)
