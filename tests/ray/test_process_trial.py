@@ -100,9 +100,9 @@ def test_a_sweep_runs_the_same_cell_on_both_engines(private_ray: None, tmp_path:
 
 @pytest.mark.slow
 def test_an_isolated_and_then_a_paused_leader_are_replaced_and_come_back(private_ray: None) -> None:
-    """The leader is cut off from the others for 4 s, the next one is paused for 4 s, and cut off for 2 s of these, which
-    its stopped process takes up; sessions last 1.5 s. A follower that is paused then crashes after a second and is back
-    after another; at the end of the trial one process is stopped, and does not outlive it."""
+    """The leader is cut off from the others for 4 s, the next one is paused for 4 s, and cut off for 2 s of these,
+    which its stopped process takes up; sessions last 1.5 s. A follower that is paused then crashes after a second and
+    is back after another; at the end of the trial one process is stopped, and does not outlive it."""
     cell = CellParameters(engine="ray", start="fresh", broker_mttf=None, detection_ms=1_500, duration_ms=23_000)
     outages = (
         Outage(2_000, 6_000, 0, "isolated", "test"),

@@ -64,8 +64,8 @@ JITTER_MS = 2
 
 
 class _Elected:
-    """Whether the brokers of a `v3` cluster have elected a controller, which takes 28 messages, one after the other; until
-    then they refuse requests."""
+    """Whether the brokers of a `v3` cluster have elected a controller, which takes 28 messages, one after the other:
+    until then they refuse requests."""
 
     def __init__(self) -> None:
         self.found = False

@@ -46,7 +46,7 @@ def test_permutations_that_repeat_pairs_are_drawn_again(seed: int) -> None:
 
 
 def test_a_rest_of_a_permutation_is_taken_first_in_the_next_and_gets_sets_until_its_width_is_reached() -> None:
-    """8 brokers, R = 3, S = 4: two permutations have 2 sets each and a rest of 2, which the second one begins with. These
+    """8 brokers, R = 3, S = 4: two permutations have 2 sets each and a rest of 2, with which the second one begins. The
     4 sets give 4 x 3 x 2 = 24 partners, and 8 brokers with 4 each need 32: 2 sets more at least."""
     layout = place("copysets", NINE[:8], {}, [PlacedTopic("t", 40, 3)], 1, 4)
     assert min(layout.scatter_widths().values()) == 4

@@ -16,7 +16,13 @@ pytestmark = pytest.mark.slow
 HARSH = {"tail_loss_probability": 0.5, "min_insync_replicas": 1, "partitions": 2}
 CELLS = {
     "plain": {"estimator": "plain", "broker_mttf": "12d", "broker_mttr": "3d", "generation": "kip-497"},
-    "v3": {"estimator": "plain", "broker_mttf": "12d", "broker_mttr": "3d", "generation": "v3", "network_latency": "200ms"},
+    "v3": {
+        "estimator": "plain",
+        "broker_mttf": "12d",
+        "broker_mttr": "3d",
+        "generation": "v3",
+        "network_latency": "200ms",
+    },
     "importance": {"estimator": "importance", "broker_mttf": "130d", "broker_mttr": "15m"},
 }
 
