@@ -26,7 +26,7 @@ from typing import Literal, cast
 import ray
 from ray.exceptions import RayActorError
 
-from actors.machines import UnreachableError, machines, pin, remove_remotely, send_signal
+from actors.machines import UnreachableError, damage_remotely, machines, pin, remove_remotely, send_signal
 from actors.members import ACTOR_GONE, Member, MessageQueue, creation_failure, take_snapshots
 from actors.metrics import ClusterMeter
 from actors.nodes import NodeSetup, NodeSnapshot, PollReport, actor_class
@@ -34,7 +34,8 @@ from actors.pauses import StoppedProcesses
 from actors.peers import Handle
 from actors.placement import Placement
 from actors.processes import ProcessId
-from actors.storage import DISK_LOSSES, DiskLossKind
+from actors.storage import DISK_LOSSES, DamageKind, DiskLossKind
+from actors.transport import NodeLinks
 from protocol.config import ClusterConfig
 from protocol.ids import NO_EPOCH, NodeId, TopicPartition, is_broker, is_controller, node_name
 from protocol.messages.base import Message
@@ -52,6 +53,8 @@ MAX_QUEUED = 10_000
 """Messages of the experiment that may be queued for a node."""
 _RETRY_S = 0.02
 
+Link = tuple[NodeId, NodeId]
+"""A directed link: source and target."""
 NodeCommand = Literal["pause", "resume", "flush", "set_room"]
 
 
@@ -101,7 +104,8 @@ class ActorCluster:
         self._store = store
         self._number: int = 0 if former is None else former._number + 1
         self.folder = Path(tempfile.gettempdir()) / f"{self.run}{f'.{self._number}' if self._number else ''}"
-        self._cut: set[tuple[NodeId, NodeId]] = set()
+        self._cut: set[Link] = set()
+        self._slow: dict[Link, int] = {}
         self._stopped = StoppedProcesses(self.signal, self.is_running)
         self._meter = ClusterMeter(self.run)
         self._former = {} if former is None else former.incarnations()
@@ -147,7 +151,6 @@ class ActorCluster:
         return _create_when_name_is_free(lambda: actor_class(setup.node).options(**options).remote(setup))
 
     def _setup(self, node: NodeId, member: Member) -> NodeSetup:
-        cut_to, cut_from = self._cut_peers(node)
         return NodeSetup(
             node=node,
             incarnation=member.incarnation,
@@ -160,8 +163,7 @@ class ActorCluster:
             loss_kind=member.loss_kind,
             loss_count=member.loss_count,
             skew_ms=member.skew_ms,
-            cut_to=cut_to,
-            cut_from=cut_from,
+            links=self._links_of(node),
             rack=self._racks.get(node),
             voters=self._voters,
             store=self._store,
@@ -227,6 +229,16 @@ class ActorCluster:
             member.loss_count += count
         elif DISK_LOSSES.index(kind) > DISK_LOSSES.index(member.loss_kind):
             member.loss_kind, member.loss_count = kind, count
+
+    def damage(self, node: NodeId, kind: DamageKind, seed: str) -> int:
+        """Damages the log ends of a node that does not run (`storage.damage_tails`), on its machine, once its process
+        has ended; returns the number of damaged logs. UnreachableError where the machine is lost or the process is not
+        known.
+        """
+        process = self._members[node].process
+        if process is None:
+            raise UnreachableError("its machine is not known")
+        return damage_remotely(process, self.directory(node), kind, seed, SIGNAL_WITHIN_S)
 
     def set_clock(self, node: NodeId, skew_ms: int) -> None:
         """Sets the clock of a node so far ahead of Unix time, from its next start on."""
@@ -379,23 +391,39 @@ class ActorCluster:
         queue.queued.append(encode(message))
         queue.send_queued(member.actor, message.CONTROL)
 
-    def set_links(self, links: Iterable[tuple[NodeId, NodeId]], up: bool) -> None:
-        """Cuts or heals directed links (source, target); returns when both ends of each have applied that."""
-        links = set(links)
-        self._cut = self._cut - links if up else self._cut | links
+    def set_links(self, links: Iterable[Link], up: bool) -> None:
+        """Cuts or heals links, slow ones too; returns when both ends of each have applied that."""
+        changed = set(links)
+        self._cut = self._cut - changed if up else self._cut | changed
+        self._slow = {link: delay_ms for link, delay_ms in self._slow.items() if link not in changed}
+        self._apply_links(changed)
+
+    def slow_links(self, links: Iterable[Link], delay_ms: int) -> None:
+        """Delays what is sent over whole links; returns when both ends of each have applied that."""
+        changed = set(links)
+        self._slow |= dict.fromkeys(changed, delay_ms)
+        self._apply_links(changed)
+
+    def heal_links(self) -> None:
+        self.set_links(self._cut | self._slow.keys(), True)
+
+    def disturbed_links(self) -> dict[Link, int | None]:
+        """The links that are not whole, in order: the delay in milliseconds, None where the link is cut."""
+        return dict(sorted((dict.fromkeys(self._cut) | self._slow).items()))
+
+    def _apply_links(self, links: Collection[Link]) -> None:
         ends = sorted({node for link in links for node in link} & set(self.running()))
         with self._stopped.answering(ends):
-            calls = [self._members[node].actor.set_cut_links.remote(*self._cut_peers(node)) for node in ends]
+            calls = [self._members[node].actor.set_links.remote(self._links_of(node)) for node in ends]
             if calls:
                 ray.wait(calls, num_returns=len(calls), timeout=COMMAND_TIMEOUT_S)
 
-    def heal_links(self) -> None:
-        self.set_links(self._cut, True)
-
-    def _cut_peers(self, node: NodeId) -> tuple[tuple[NodeId, ...], tuple[NodeId, ...]]:
-        """(peers to which the node must not send, peers from which it must not receive), each sorted."""
-        to = tuple(sorted(target for source, target in self._cut if source == node))
-        return to, tuple(sorted(source for source, target in self._cut if target == node))
+    def _links_of(self, node: NodeId) -> NodeLinks:
+        return NodeLinks(
+            cut_to=frozenset(target for source, target in self._cut if source == node),
+            cut_from=frozenset(source for source, target in self._cut if target == node),
+            slow_to=tuple((target, delay) for (source, target), delay in sorted(self._slow.items()) if source == node),
+        )
 
     # -- removal -------------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,8 @@ A paused host queues inputs and handles none, as a process in a long garbage col
 handles none again. When the node exits or breaks an invariant, the host halts too.
 
 Trace events and messages to the experiment (`DRIVER`) are kept until `drain`, within bounds. Of the trace events the
-newest `MAX_TRACES` are kept; a `traces_dropped` event counts the others. Outcomes are never dropped: while
+newest `MAX_TRACES` are kept; a `traces_dropped` event counts the others. Observers read the last `MAX_RECENT` trace
+events as often as they like, each from where it has read to (`observe`). Outcomes are never dropped: while
 `MAX_REPORTS` of them wait to be drained, commands of the experiment are withheld from the node, together with the calls
 that brought them (`actors/cluster.py` bounds how many commands queue up behind them).
 
@@ -23,6 +24,7 @@ from asyncio import TimerHandle
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from actors.clock import LoopClock
 from actors.metrics import RayMeter
@@ -36,6 +38,9 @@ from protocol.messages.base import Message
 _LOG = logging.getLogger(__name__)
 MAX_TRACES = 100_000
 MAX_REPORTS = 10_000
+MAX_RECENT = 10_000
+FROM_NOW_ON = -1
+"""Where an observer begins that is not interested in what has happened before."""
 MAX_REASON = 200
 """Characters of the error text that a `malformed` trace event carries."""
 
@@ -70,6 +75,8 @@ class NodeHost:
         self._timers: dict[str, TimerHandle] = {}
         self._traces: deque[tuple[TimeMs, Trace]] = deque()
         self._traces_dropped = 0
+        self._recent: deque[tuple[TimeMs, Trace]] = deque(maxlen=MAX_RECENT)
+        self._kept = 0
         self._reports: list[Message] = []
         self._withheld: deque[_Input] = deque()
         self._scheduled = False
@@ -156,8 +163,14 @@ class NodeHost:
             self.exited = True
             self.halt()
 
+    def note(self, trace: Trace) -> None:
+        """Keeps a trace event that is none of the node's inputs."""
+        self._keep(self._clock.now_ms(), trace)
+
     def _keep(self, now_ms: TimeMs, trace: Trace) -> None:
         self._traces.append((now_ms, trace))
+        self._recent.append((now_ms, trace))
+        self._kept += 1
         self._meter.record_trace(trace)
         if len(self._traces) > MAX_TRACES:
             self._traces.popleft()
@@ -211,3 +224,13 @@ class NodeHost:
         self._withheld.clear()
         self._schedule()
         return traces, reports
+
+    def observe(self, since: int) -> tuple[int, list[tuple[TimeMs, Trace]]]:
+        """(number of trace events so far, those after the first `since` with their times), without taking them from
+        `drain`; none for `FROM_NOW_ON`. A `traces_dropped` event counts those that are no longer kept.
+        """
+        wanted = 0 if since == FROM_NOW_ON else self._kept - since
+        found = list(islice(self._recent, max(0, len(self._recent) - wanted), None))
+        if wanted > len(found):
+            found.insert(0, (found[0][0], TracesDropped(wanted - len(found))))
+        return self._kept, found

@@ -6,14 +6,17 @@ import shutil
 import socket
 import time
 from pathlib import Path
+from random import Random
 
 import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.placement import Machine
-from actors.processes import ProcessId, machine_id, signal_process
+from actors.processes import ProcessId, machine_id, signal_process, start_ticks
+from actors.storage import DamageKind, damage_tails
 
+_LOOK_AGAIN_S = 0.02
 RACK_LABEL = "rack"
 """The Ray node label that names a machine's rack."""
 
@@ -88,6 +91,34 @@ def remove_remotely(folder: Path, within_s: float) -> None:
     removed = [_remove_directory.options(scheduling_strategy=other).remote(folder) for other in pins]
     if removed:
         ray.wait(removed, num_returns=len(removed), timeout=within_s)
+
+
+def damage_remotely(process: ProcessId, directory: Path, kind: DamageKind, seed: str, within_s: float) -> int:
+    """Damages the log ends in the directory of a process that has ended or is about to (`storage.damage_tails`), on its
+    machine; returns the number of damaged logs. UnreachableError where that is not done in time.
+    """
+    neighbours = [machine.ray_node for machine in machines() if machine.host == process.host]
+    tasks = [
+        _damage.options(scheduling_strategy=pin(home)).remote(process, directory, kind, seed, within_s / 2)
+        for home in neighbours[:1]
+    ]
+    done = ray.wait(tasks, timeout=within_s)[0] if tasks else []
+    if not done:
+        raise UnreachableError(f"no Ray node on {process.host} answers")
+    try:
+        return int(ray.get(done[0]))
+    except TimeoutError as error:
+        raise UnreachableError(f"process {process.pid} on {process.host} does not end") from error
+
+
+@ray.remote(num_cpus=0)
+def _damage(process: ProcessId, directory: Path, kind: DamageKind, seed: str, within_s: float) -> int:
+    deadline_s = time.monotonic() + within_s
+    while start_ticks(process.pid) == process.ticks:
+        if time.monotonic() > deadline_s:
+            raise TimeoutError
+        time.sleep(_LOOK_AGAIN_S)
+    return damage_tails(directory, kind, Random(seed))
 
 
 _signal = ray.remote(num_cpus=0)(signal_process)

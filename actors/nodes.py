@@ -39,7 +39,7 @@ from actors.metrics import NodeReadings, RayMeter
 from actors.peers import Handle, RayPeers
 from actors.processes import ProcessId, own_process, set_signal_of_parents_end, signal_process
 from actors.storage import DiskLossKind, DiskStorage, Owner, apply_loss
-from actors.transport import Transport
+from actors.transport import NodeLinks, Transport
 from protocol.broker.context import ReplicaView, replica_view
 from protocol.broker.recovery import hook_named
 from protocol.config import INDEX_INTERVAL_BYTES, UNCLEAN_LEADER_HOOK, ClusterConfig
@@ -111,8 +111,8 @@ class NodeSetup:
     """The parameters of a node's actor.
 
     `run` is the Ray namespace and the cluster id. `loss_kind` and `loss_count` are applied to `directory` before the
-    start (`storage.apply_loss`). Its clock is `skew_ms` ahead of Unix time. `cut_to` and `cut_from` are the peers whose
-    links are cut at the start. `rack` None means the label of the Ray node. `voters` are the first voters of the quorum
+    start (`storage.apply_loss`). Its clock is `skew_ms` ahead of Unix time. `links` are its links that are not whole at
+    the start. `rack` None means the label of the Ray node. `voters` are the first voters of the quorum
     with the directory ids of their disks. `predecessor` is the last known process of the node, which is killed if it
     still runs on the same machine. `former` are the last incarnations of an earlier cluster with the same processes,
     whose frames are dropped.
@@ -129,8 +129,7 @@ class NodeSetup:
     loss_kind: DiskLossKind = "none"
     loss_count: int = 0
     skew_ms: int = 0
-    cut_to: tuple[NodeId, ...] = ()
-    cut_from: tuple[NodeId, ...] = ()
+    links: NodeLinks = field(default_factory=NodeLinks)
     rack: str | None = None
     voters: VoterSet = field(default_factory=VoterSet)
     store: StoreSettings | None = None
@@ -303,7 +302,7 @@ class NodeShell:
         self._transport = Transport(
             setup.incarnation, RayPeers(setup.run, setup.node), lambda error: self._host.fail(repr(error))
         )
-        self._transport.cut(setup.cut_to, setup.cut_from)
+        self._transport.set_links(setup.links)
         self._transport.ignore_incarnations(setup.former)
         self._meter = RayMeter(setup.run, self._name, clock, NodeReadings(self._node))
         self._admin_relay = AdminRelay(self._transport.send)
@@ -352,9 +351,9 @@ class NodeShell:
         self._begin()
 
     @_command
-    def set_cut_links(self, to: tuple[NodeId, ...], sources: tuple[NodeId, ...]) -> None:
-        """Sets which links are cut: those to the peers `to`, and those from the peers `sources`."""
-        self._transport.cut(to, sources)
+    def set_links(self, links: NodeLinks) -> None:
+        """Sets which links are cut and which are slow; all others are whole."""
+        self._transport.set_links(links)
 
     @_command
     def ignore_incarnations(self, incarnations: Mapping[NodeId, int]) -> None:
@@ -411,13 +410,24 @@ class NodeShell:
 
         return await self.run_on_loop(act())
 
-    def _report(self, exited: bool) -> PollReport:
-        traces, outcomes = self._host.drain()
+    def _note_drops(self) -> None:
+        """Passes what the recovery of the logs has dropped on to those who read the trace events."""
         drops, self._reported_drops = self._storage.dropped[self._reported_drops :], len(self._storage.dropped)
-        traces += [(self._clock.now_ms(), trace_of(dropped)) for dropped in drops]
+        for dropped in drops:
+            self._host.note(trace_of(dropped))
+
+    def _report(self, exited: bool) -> PollReport:
+        self._note_drops()
+        traces, outcomes = self._host.drain()
         active_epoch = self._node.active_epoch if isinstance(self._node, ControllerNode) else NO_EPOCH
         outgoing = [encode(message) for message in outcomes]
         return PollReport(traces, outgoing, exited, self._host.failure, active_epoch=active_epoch)
+
+    @_query
+    def observe(self, since: int) -> tuple[int, list[tuple[TimeMs, Trace]]]:
+        """As `NodeHost.observe`."""
+        self._note_drops()
+        return self._host.observe(since)
 
     @_query
     def snapshot(self, version: int) -> tuple[int, NodeSnapshot | None]:

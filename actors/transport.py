@@ -18,6 +18,8 @@ frame. So a slow node fills the queues of its peers and not its own. Frame numbe
 (`Resequencer`), and no frame is sent twice. Frames to one incarnation of the peer are numbered from 1, once all calls
 that may have gone to the incarnation before have ended; incarnation 0 stands for a peer that has sent nothing.
 
+A slow link delays each frame, those in answers too. As calls are limited in number, a slow link carries less, too.
+
 Messages get lost in four ways, all of which nodes survive: the peer is gone and the call fails (its frame is not
 repeated, since the peer may have handled it); the link is cut, which both sides check; the channel is full (the new
 message is dropped, the queued ones stay); the process ends. Bytes that cannot be decoded are dropped on arrival.
@@ -27,7 +29,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgpack
@@ -59,6 +61,17 @@ NOTHING = b""
 UNNUMBERED = -1
 UNKNOWN_INCARNATION = 0
 _HEAD_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLinks:
+    """The links of a node that are not whole: it sends nothing to the peers `cut_to` and takes nothing from the peers
+    `cut_from`; what it sends to a peer of `slow_to` leaves later by so many milliseconds.
+    """
+
+    cut_to: frozenset[NodeId] = frozenset()
+    cut_from: frozenset[NodeId] = frozenset()
+    slow_to: tuple[tuple[NodeId, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,8 +311,8 @@ class Transport:
         self._channels: dict[tuple[NodeId, bool], _Channel] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_running = True
-        self._cut_to: frozenset[NodeId] = frozenset()
-        self._cut_from: frozenset[NodeId] = frozenset()
+        self._links = NodeLinks()
+        self._delays_s: Mapping[NodeId, float] = {}
         self._ignored: dict[NodeId, int] = {}
         self._closed = False
         self._encoded: tuple[Message, bytes] | None = None
@@ -310,7 +323,7 @@ class Transport:
 
     def send(self, to: NodeId, message: Message) -> None:
         """Queues a message for a peer unless the link is cut; one sent to several peers in a row is encoded once."""
-        if to not in self._cut_to and not self._closed:
+        if to not in self._links.cut_to and not self._closed:
             if self._encoded is None or self._encoded[0] is not message:
                 self._encoded = message, encode(message)
             self._channel(to, message.CONTROL).put(self._encoded[1], message.can_wait)
@@ -329,6 +342,7 @@ class Transport:
 
     async def _make_call(self, peer: NodeId, control: bool, frame: bytes) -> None:
         try:
+            await self._delay(peer)
             answer = await self._peers(peer, frame, control)
             back = self._unpack(peer, answer) if answer != NOTHING and self.accepts_from(peer) else None
             if back is not None:
@@ -357,7 +371,17 @@ class Transport:
         if frame.incarnation == channel.newest_incarnation:
             channel.answer_held_calls()
         await self._deliver_in_order(sender, control, frame)
-        return await channel.hold() if frame.incarnation == channel.newest_incarnation else NOTHING
+        if frame.incarnation != channel.newest_incarnation:
+            return NOTHING
+        answer = await channel.hold()
+        if answer != NOTHING:
+            await self._delay(sender)
+        return answer
+
+    async def _delay(self, peer: NodeId) -> None:
+        """Waits as long as a frame to this peer has to."""
+        if (delay_s := self._delays_s.get(peer)) is not None:
+            await asyncio.sleep(delay_s)
 
     def _unpack(self, sender: NodeId, data: bytes) -> Frame | None:
         frame = unpack_frame(data, lambda error: self._receiver.malformed(sender, error))
@@ -396,11 +420,12 @@ class Transport:
             order = orders[incarnations] = Resequencer(1 if is_from_the_start else None)
         return order
 
-    def cut(self, to: Collection[NodeId], sources: Collection[NodeId]) -> None:
-        """Cuts the links to the peers `to` and from the peers `sources`, and heals all others."""
-        self._cut_to, self._cut_from = frozenset(to), frozenset(sources)
+    def set_links(self, links: NodeLinks) -> None:
+        """Cuts and slows these links, and heals all others."""
+        self._links = links
+        self._delays_s = {peer: delay_ms / 1000 for peer, delay_ms in links.slow_to}
         for (peer, _), channel in self._channels.items():
-            if peer in self._cut_to:
+            if peer in links.cut_to:
                 channel.clear()
 
     def ignore_incarnations(self, incarnations: Mapping[NodeId, int]) -> None:
@@ -409,7 +434,7 @@ class Transport:
 
     def accepts_from(self, sender: NodeId) -> bool:
         """Whether the link from a peer is whole; that from the experiment always is."""
-        return sender == DRIVER or sender not in self._cut_from
+        return sender == DRIVER or sender not in self._links.cut_from
 
     def pause(self) -> None:
         """Queues messages and sends nothing until `resume`."""

@@ -24,6 +24,7 @@ from experiments.engines.ray.cluster_state import ClusterState, read_state, stat
 from experiments.engines.ray.session import (
     ControlStoreLostError,
     Handle,
+    RayArguments,
     ask_control_store,
     ray_output_to_stderr,
     require_control_store,
@@ -46,6 +47,7 @@ from protocol.messages.commands import (
 )
 from protocol.messages.quorum import DescribeQuorumRequest
 
+BOOTSTRAP = "--bootstrap-server"
 CONNECT_WITHIN_S = 5.0
 ANSWER_WITHIN_S = 120.0
 """Longer than any client waits for its cluster (`delivery.timeout.ms` is 30 s unless it is set otherwise)."""
@@ -233,7 +235,7 @@ def find_cluster(bootstrap: str | None, name: str | None) -> list[ClusterAddress
         return [ClusterAddress(state.address, state.namespace, state.is_private)]
     addresses = [address.strip() for address in bootstrap.split(",")]
     for address in addresses:
-        _split_address(address)
+        _split_address(address, BOOTSTRAP)
     here = [state for state in states() if state.is_running]
     return [_by_address(address, here) for address in addresses]
 
@@ -269,16 +271,33 @@ def own_state(name: str | None, otherwise: str = "") -> ClusterState:
     return candidates[0]
 
 
+def state_of(name: str | None, address: str | None) -> ClusterState:
+    """The state of the running cluster of this user on this machine that has this name, or runs on the Ray at this
+    address, or is the only one. InputError where there is none, where the address is no Ray, and where several match.
+    """
+    if address is None:
+        return own_cluster(name)
+    first_that_listens([ClusterAddress(address)], "--address")
+    found = [it for it in states() if it.is_running and it.address == address and name in (None, it.options.name)]
+    if not found:
+        allowed = "the address of a cluster that you have started on this machine (isray up)"
+        raise InputError("--address", "", f"{address}, where none of your clusters runs", allowed)
+    if len(found) > 1:
+        names = ", ".join(state.options.name for state in found)
+        raise MissingInput("--name", f"one of the clusters on {address}: {names}")
+    return found[0]
+
+
 def _by_address(address: str, here: list[ClusterState]) -> ClusterAddress:
     matching = [state for state in here if state.address == address]
     namespace = matching[0].namespace if len(matching) == 1 else None
     return ClusterAddress(address, namespace, any(state.is_private for state in matching))
 
 
-def _split_address(address: str) -> tuple[str, int]:
+def _split_address(address: str, option: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65_535:
-        raise InputError("--bootstrap-server", "", address, "host:port of the Ray head, or several, by commas")
+        raise InputError(option, "", address, "host:port of the Ray head, or several, by commas")
     return host, int(port)
 
 
@@ -295,7 +314,23 @@ def connection(candidates: list[ClusterAddress]) -> Iterator[Connection]:
     """Connects to the first candidate that accepts connections. InputError where none does, or where its Ray runs no
     cluster, or several and the namespace is not known.
     """
-    target = _first_that_listens(candidates)
+    target = first_that_listens(candidates, BOOTSTRAP)
+    with joined(target, BOOTSTRAP) as store:
+        import ray
+
+        with _lost_control_store():
+            actors = ask_control_store(lambda: ray.util.list_named_actors(all_namespaces=True), store)
+        namespace = target.namespace or _only_cluster(target.address, actors)
+        names = sorted(actor["name"] for actor in actors if actor["namespace"] == namespace)
+        nodes = NodesChannel(namespace, store, names)
+        yield Connection(RayAdminChannel(namespace, store), nodes, frozenset(names))
+
+
+@contextmanager
+def joined(target: ClusterAddress, option: str, modules: RayArguments | None = None) -> Iterator[str]:
+    """Joins a Ray as a driver; yields the address of its control store. `option` named the address, `modules` are
+    further arguments of `ray.init`. InputError where the Ray does not answer.
+    """
     if target.loopback:
         stay_on_loopback()
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
@@ -303,17 +338,11 @@ def connection(candidates: list[ClusterAddress]) -> Iterator[Connection]:
 
     with ray_output_to_stderr():
         try:
-            ray.init(target.address, logging_level=logging.ERROR, log_to_driver=False)
+            ray.init(target.address, logging_level=logging.ERROR, log_to_driver=False, **(modules or {}))
         except (ConnectionError, ValueError, RuntimeError) as error:
-            raise InputError("--bootstrap-server", "", target.address, f"a Ray that answers ({error})") from error
+            raise InputError(option, "", target.address, f"a Ray that answers ({error})") from error
         try:
-            store = str(ray.get_runtime_context().gcs_address)
-            with _lost_control_store():
-                actors = ask_control_store(lambda: ray.util.list_named_actors(all_namespaces=True), store)
-            namespace = target.namespace or _only_cluster(target.address, actors)
-            names = sorted(actor["name"] for actor in actors if actor["namespace"] == namespace)
-            nodes = NodesChannel(namespace, store, names)
-            yield Connection(RayAdminChannel(namespace, store), nodes, frozenset(names))
+            yield str(ray.get_runtime_context().gcs_address)
         finally:
             ray.shutdown()
 
@@ -323,16 +352,17 @@ def _only_cluster(address: str, actors: Sequence[Mapping[str, str]]) -> str:
     found = sorted({actor["namespace"] for actor in actors if actor["name"].startswith("broker-")})
     if len(found) != 1:
         clusters = f"{address}, which runs {', '.join(found) or 'no cluster'}"
-        raise InputError("--bootstrap-server", "", clusters, "a Ray that runs one cluster (of several: --name)")
+        raise InputError(BOOTSTRAP, "", clusters, "a Ray that runs one cluster (of several: --name)")
     return found[0]
 
 
-def _first_that_listens(candidates: list[ClusterAddress]) -> ClusterAddress:
+def first_that_listens(candidates: list[ClusterAddress], option: str) -> ClusterAddress:
+    """The first candidate that accepts connections; InputError where none does. `option` named the addresses."""
     for target in candidates:
         try:
-            socket.create_connection(_split_address(target.address), timeout=CONNECT_WITHIN_S).close()
+            socket.create_connection(_split_address(target.address, option), timeout=CONNECT_WITHIN_S).close()
             return target
         except OSError as error:
             refusal = error
     addresses = ", ".join(target.address for target in candidates)
-    raise InputError("--bootstrap-server", "", addresses, f"host:port of a running Ray head ({refusal})")
+    raise InputError(option, "", addresses, f"host:port of a running Ray head ({refusal})")

@@ -17,16 +17,16 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from random import Random
+from typing import Generic, Protocol, TypeVar
 
 import ray
 
 from actors.clock import UnixTime
-from actors.cluster import ActorCluster, NodeFailedError, NodeNotRunningError
+from actors.cluster import ActorCluster, Link, NodeCommand, NodeFailedError, NodeNotRunningError
 from actors.nodes import NodeSnapshot, PollReport
 from actors.placement import NoRayNodeError, PlacementError
 from actors.storage import DamageKind as DamageKind
-from actors.storage import DiskLossKind, Owner, apply_loss, damage_tails, is_disk_loss
+from actors.storage import DiskLossKind, Owner, apply_loss, is_disk_loss
 from experiments.engines.port import (
     ClusterSpec,
     ClusterView,
@@ -75,34 +75,70 @@ _POLL_WAIT_S = 0.05
 _QUERY_WAIT_S = 5.0
 
 
-class RayEngine(Engine):
-    """A cluster of actors, on the Ray that this process is connected to; otherwise on the one at `address`, otherwise
-    on a private Ray that ends with the engine (`ray_session`, which must be called from the main thread).
+class NodeCluster(Protocol):
+    """What an engine needs of a cluster of actors: those of `ActorCluster` that it has started itself, or those of a
+    cluster that runs already. The methods are described there.
+    """
 
-    With `with_load` a load generator (`actors/load.py`) runs beside the nodes of the spec and receives the load
-    commands; all other commands go to the client. `homes` places nodes on Ray nodes by id. `keeps` selects the trace
-    events that `traces` and `trace_hash` cover, for runs that are too long to keep all of them. `former` is a retired
-    cluster whose processes the nodes take over; `end` ends or retires the cluster when the engine is closed.
+    run: str
 
-    InputError where the Ray at `address` cannot be reached, `actors.placement.PlacementError` where it has no room.
+    def start(self, node: NodeId) -> None: ...
+
+    def crash(self, node: NodeId, kind: DiskLossKind, count: int) -> list[PollReport]: ...
+
+    def lose_at_start(self, node: NodeId, kind: DiskLossKind, count: int) -> None: ...
+
+    def damage(self, node: NodeId, kind: DamageKind, seed: str) -> int: ...
+
+    def set_clock(self, node: NodeId, skew_ms: int) -> None: ...
+
+    def is_running(self, node: NodeId) -> bool: ...
+
+    def running(self) -> list[NodeId]: ...
+
+    def pids(self) -> dict[NodeId, int]: ...
+
+    def kill(self, node: NodeId) -> None: ...
+
+    def signal(self, node: NodeId, number: int) -> None: ...
+
+    def poll(self, wait_s: float) -> list[tuple[NodeId, PollReport]]: ...
+
+    def snapshots(self, wait_s: float) -> list[tuple[NodeId, NodeSnapshot]]: ...
+
+    def run_command(self, node: NodeId, name: NodeCommand, *arguments: object) -> None: ...
+
+    def read_log(self, node: NodeId, partition: TopicPartition) -> list[bytes]: ...
+
+    def read_metadata(self, controller: NodeId) -> bytes: ...
+
+    def send(self, node: NodeId, message: Message) -> None: ...
+
+    def set_links(self, links: Iterable[Link], up: bool) -> None: ...
+
+    def slow_links(self, links: Iterable[Link], delay_ms: int) -> None: ...
+
+    def heal_links(self) -> None: ...
+
+
+ClusterT = TypeVar("ClusterT", bound=NodeCluster)
+
+
+class PolledEngine(Engine, Generic[ClusterT]):
+    """A cluster of actors that is polled. `close` closes `resources`. `keeps` selects the trace events that `traces`
+    and `trace_hash` cover.
     """
 
     name = "ray"
 
     def __init__(
-        self,
-        spec: ClusterSpec,
-        address: str | None = None,
-        with_load: bool = False,
-        homes: Mapping[NodeId, str] | None = None,
-        keeps: Callable[[Trace], bool] = lambda trace: True,
-        former: ActorCluster | None = None,
-        end: Callable[[ActorCluster], None] = lambda cluster: cluster.close(),
+        self, spec: ClusterSpec, cluster: ClusterT, resources: ExitStack, keeps: Callable[[Trace], bool]
     ) -> None:
         super().__init__()
         self.spec = spec
+        self.cluster = cluster
+        self._resources = resources
         self._keeps = keeps
-        nodes = (*spec.member_ids, FIRST_LOAD) if with_load else spec.member_ids
         self._traces: list[TraceEvent] = []
         self._hash = hashlib.blake2b(digest_size=16)
         self._outcomes: dict[int, Message] = {}
@@ -113,16 +149,6 @@ class RayEngine(Engine):
         self._snapshots_at_s = 0.0
         self._judged = 0
         self._evaluating = False
-        with ExitStack() as stack:
-            if not ray.is_initialized():
-                stack.enter_context(ray_session(address))
-            store = spec.store_settings if spec.store_ids else None
-            racks = {broker: rack for broker in spec.broker_ids if (rack := spec.rack_of(broker)) is not None}
-            self.cluster = ActorCluster(
-                nodes, spec.config, spec.seed, racks, homes, voters=spec.first_voters, store=store, former=former
-            )
-            stack.callback(end, self.cluster)
-            self._resources = stack.pop_all()
         self._clock = UnixTime()
         self._began_ms = self._clock.now_ms()
         atexit.register(self.close)
@@ -189,15 +215,12 @@ class RayEngine(Engine):
         self.cluster.send(node, ShutdownCommand())
 
     def pause(self, node: NodeId) -> None:
-        """Pauses a node that runs, and stops its process by SIGSTOP; its last reports are taken in between."""
         self._act()
-        self.cluster.pause(node)
-        self._refresh_snapshots()
-        self.cluster.stop_process(node)
+        self.cluster.run_command(node, "pause")
 
     def resume(self, node: NodeId) -> None:
         self._act()
-        self.cluster.resume(node)
+        self.cluster.run_command(node, "resume")
 
     def set_clock(self, node: NodeId, skew_ms: int) -> None:
         self.cluster.set_clock(node, skew_ms)
@@ -211,26 +234,15 @@ class RayEngine(Engine):
         self._act()
         self.cluster.run_command(broker, "flush")
 
-    def move(self, node: NodeId, home: str) -> None:
-        """Places the next incarnation of a node that does not run on another Ray node, with an empty disk."""
-        self.cluster.move(node, home)
-        self._record_end(node, "all")
-
     def set_room(self, node: NodeId, room_bytes: int | None) -> None:
         """Limits the growth of a running node's logs to `room_bytes` in all; None lifts the limit."""
         self._act()
         self.cluster.run_command(node, "set_room", room_bytes)
 
     def damage_tails(self, node: NodeId, kind: DamageKind, seed: str) -> int:
-        """Damages the log ends of a node of this machine that does not run; returns the number of damaged logs."""
+        """Damages the log ends of a node that does not run; returns the number of damaged logs."""
         self._record_end(node, "torn" if kind == "torn" else "corrupt")
-        return damage_tails(self.cluster.directory(node), kind, Random(seed))
-
-    def lose(self, node: NodeId, loss: Loss) -> None:
-        """Applies a loss to the disk of a node of this machine that does not run. ValueError as for `crash`."""
-        kind, count = self._disk_loss(loss)
-        apply_loss(self.cluster.directory(node), kind, count, Owner(self.cluster.run, node), _QUERY_WAIT_S)
-        self._record_end(node, loss.kind)
+        return self.cluster.damage(node, kind, seed)
 
     def expire_sessions(self, node: NodeId) -> None:
         self.cluster.send(STORE, ExpireSessions(node_id=node))
@@ -238,6 +250,11 @@ class RayEngine(Engine):
     def set_link(self, source: NodeId, target: NodeId, up: bool) -> None:
         self._act()
         self.cluster.set_links([(source, target)], up)
+
+    def slow_link(self, source: NodeId, target: NodeId, delay_ms: int) -> None:
+        """Delays what `source` sends to `target` by so many milliseconds, until the link is cut or healed."""
+        self._act()
+        self.cluster.slow_links([(source, target)], delay_ms)
 
     def heal_links(self) -> None:
         self._act()
@@ -371,8 +388,7 @@ class RayEngine(Engine):
                 if not isinstance(outcome, _OUTCOMES):
                     raise ProtocolInvariantError(f"{node_name(node)} reports {type(outcome).__name__}")
                 self._outcomes[outcome.command_id] = outcome
-        if needs_recovery_manager(self.cluster, reports):
-            self.start(RECOVERY_MANAGER)
+        self._react_to(reports)
         for event in sorted(events, key=lambda event: event.time_ms):
             trace = event.trace
             self._hash.update(repr((event.time_ms, event.node, trace.kind, trace.about(), detail_of(trace))).encode())
@@ -380,6 +396,71 @@ class RayEngine(Engine):
         for node, report in reports:
             if report.failure is not None:
                 raise NodeFailedError(node, report.failure)
+
+    def _react_to(self, reports: Sequence[tuple[NodeId, PollReport]]) -> None:
+        """Called with the newest reports, before their events are kept."""
+
+
+class RayEngine(PolledEngine[ActorCluster]):
+    """A cluster of actors, on the Ray that this process is connected to; otherwise on the one at `address`, otherwise
+    on a private Ray that ends with the engine (`ray_session`, which must be called from the main thread).
+
+    With `with_load` a load generator (`actors/load.py`) runs beside the nodes of the spec and receives the load
+    commands; all other commands go to the client. `homes` places nodes on Ray nodes by id. `keeps` selects the trace
+    events that `traces` and `trace_hash` cover, for runs that are too long to keep all of them. `former` is a retired
+    cluster whose processes the nodes take over; `end` ends or retires the cluster when the engine is closed.
+
+    InputError where the Ray at `address` cannot be reached, `actors.placement.PlacementError` where it has no room.
+    """
+
+    def __init__(
+        self,
+        spec: ClusterSpec,
+        address: str | None = None,
+        with_load: bool = False,
+        homes: Mapping[NodeId, str] | None = None,
+        keeps: Callable[[Trace], bool] = lambda trace: True,
+        former: ActorCluster | None = None,
+        end: Callable[[ActorCluster], None] = lambda cluster: cluster.close(),
+    ) -> None:
+        nodes = (*spec.member_ids, FIRST_LOAD) if with_load else spec.member_ids
+        with ExitStack() as stack:
+            if not ray.is_initialized():
+                stack.enter_context(ray_session(address))
+            store = spec.store_settings if spec.store_ids else None
+            racks = {broker: rack for broker in spec.broker_ids if (rack := spec.rack_of(broker)) is not None}
+            cluster = ActorCluster(
+                nodes, spec.config, spec.seed, racks, homes, voters=spec.first_voters, store=store, former=former
+            )
+            stack.callback(end, cluster)
+            super().__init__(spec, cluster, stack.pop_all(), keeps)
+
+    def pause(self, node: NodeId) -> None:
+        """Pauses a node that runs, and stops its process by SIGSTOP; its last reports are taken in between."""
+        self._act()
+        self.cluster.pause(node)
+        self._refresh_snapshots()
+        self.cluster.stop_process(node)
+
+    def resume(self, node: NodeId) -> None:
+        self._act()
+        self.cluster.resume(node)
+
+    def move(self, node: NodeId, home: str) -> None:
+        """Places the next incarnation of a node that does not run on another Ray node, with an empty disk."""
+        self.cluster.move(node, home)
+        self._record_end(node, "all")
+
+    def lose(self, node: NodeId, loss: Loss) -> None:
+        """Applies a loss to the disk of a node of this machine that does not run. ValueError as for `crash`."""
+        kind, count = self._disk_loss(loss)
+        apply_loss(self.cluster.directory(node), kind, count, Owner(self.cluster.run, node), _QUERY_WAIT_S)
+        self._record_end(node, loss.kind)
+
+    def _react_to(self, reports: Sequence[tuple[NodeId, PollReport]]) -> None:
+        """Starts the recovery manager where these newest reports enable unclean recovery."""
+        if needs_recovery_manager(self.cluster, reports):
+            self.start(RECOVERY_MANAGER)
 
 
 def needs_recovery_manager(cluster: ActorCluster, reports: Iterable[tuple[NodeId, PollReport]]) -> bool:

@@ -1,9 +1,13 @@
-"""The commands of `isray node`, which the supervisor of a cluster carries out, and the socket by which they reach it.
+"""The commands of `isray node` and `isray net`, which the supervisor of a cluster carries out, and the socket by which
+they reach it.
 
 The supervisor alone starts and ends nodes, so a command goes to it: one line of JSON each way over a Unix socket beside
 the cluster's state file, which only the user can open. The supervisor serves one command at a time, between two polls
 of its nodes. Every command is answered at once, so that one node which takes long delays no command about another. A
 caller waits for a start or a stop by asking again (`ask_until`).
+
+So two operators cannot disturb each other: of two commands about one node the second meets the state that the first has
+left, and is refused as a whole where that does not allow it.
 """
 
 from __future__ import annotations
@@ -11,13 +15,15 @@ from __future__ import annotations
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from socketserver import StreamRequestHandler, UnixStreamServer
+from typing import get_args
 
 from pydantic import BaseModel
 
+from actors.storage import DamageKind
 from experiments.engines.ray.cluster_state import ClusterState, socket_path
 
 ANSWER_WITHIN_S = 120.0
@@ -28,7 +34,12 @@ _ASK_AGAIN_S = 0.2
 class NodeAction(StrEnum):
     """What `isray node` asks for: `kill` is SIGKILL, and a loss at the next start; `stop` begins a controlled shutdown;
     both withdraw a start. `start` begins a new process on what the disk holds, as soon as a Ray node may take it.
-    `pause` and `resume` are SIGSTOP and SIGCONT; after `replace-disk` the next start finds an empty disk.
+    `pause` and `resume` are SIGSTOP and SIGCONT; after `replace-disk` the next start finds an empty disk, and `lose` is
+    a loss at the next start. `fill-disk` leaves room for `room_bytes` in the node's logs, until `free-disk` or its end;
+    `corrupt-tail` is SIGKILL and then damage to the ends of the logs.
+
+    `links` lists the links that are not whole; `cut`, `heal` and `slow` change the link from `node` to `peer`, or that
+    and the opposite one; `heal` without nodes heals all.
     """
 
     LIST = "list"
@@ -38,6 +49,21 @@ class NodeAction(StrEnum):
     PAUSE = "pause"
     RESUME = "resume"
     REPLACE_DISK = "replace-disk"
+    LOSE = "lose"
+    FILL_DISK = "fill-disk"
+    FREE_DISK = "free-disk"
+    CORRUPT_TAIL = "corrupt-tail"
+    LINKS = "links"
+    CUT = "cut"
+    HEAL = "heal"
+    SLOW = "slow"
+
+
+LINK_ACTIONS = frozenset({NodeAction.LINKS, NodeAction.CUT, NodeAction.HEAL, NodeAction.SLOW})
+DISK_ACTIONS = frozenset(
+    {NodeAction.REPLACE_DISK, NodeAction.LOSE, NodeAction.FILL_DISK, NodeAction.FREE_DISK, NodeAction.CORRUPT_TAIL}
+)
+DAMAGES = get_args(DamageKind)
 
 
 class NodeState(StrEnum):
@@ -57,17 +83,31 @@ ALLOWED: Mapping[NodeAction, tuple[NodeState, ...]] = {
     NodeAction.PAUSE: (NodeState.RUNNING,),
     NodeAction.RESUME: (NodeState.PAUSED,),
     NodeAction.REPLACE_DISK: (NodeState.ENDED,),
+    NodeAction.LOSE: (NodeState.ENDED,),
+    NodeAction.FILL_DISK: (NodeState.RUNNING,),
+    NodeAction.FREE_DISK: (NodeState.RUNNING,),
+    NodeAction.CORRUPT_TAIL: (NodeState.RUNNING, NodeState.PAUSED),
 }
 """The states of the node in which an action is possible."""
 
 
 class NodeCommand(BaseModel, frozen=True, extra="forbid"):
-    """An action on a node; `loss_kind` and `loss_count` are what `kill` removes (`actors.storage.apply_loss`)."""
+    """An action on a node. `loss_kind` and `loss_count` are what `kill` and `lose` remove (`storage.apply_loss`),
+    `room_bytes` is what `fill-disk` leaves, `damage` and `seed` are those of `corrupt-tail` (`storage.damage_tails`).
+    `peer` is the other end of a link, whose opposite direction is changed, too, with `both_ways`; `slow` delays by
+    `delay_ms`.
+    """
 
     action: NodeAction
     node: str | None = None
     loss_kind: str = "none"
     loss_count: int = 0
+    room_bytes: int = 0
+    damage: DamageKind = "torn"
+    seed: str = ""
+    peer: str | None = None
+    both_ways: bool = False
+    delay_ms: int = 0
 
 
 class NodeRow(BaseModel, frozen=True, extra="forbid"):
@@ -84,13 +124,49 @@ class NodeRow(BaseModel, frozen=True, extra="forbid"):
     reason: str = ""
 
 
+class LinkRow(BaseModel, frozen=True, extra="forbid"):
+    """A link that is not whole; `delay_ms` is None where it is cut."""
+
+    source: str
+    target: str
+    delay_ms: int | None = None
+
+    @property
+    def words(self) -> str:
+        state = "cut" if self.delay_ms is None else f"slow by {self.delay_ms} ms"
+        return f"{self.source} to {self.target} is {state}"
+
+
 class NodeAnswer(BaseModel, frozen=True, extra="forbid"):
-    """The nodes concerned; `found` and `allowed` say why a command was not possible, `failure` why it failed."""
+    """The nodes concerned; `found` and `allowed` say why a command was not possible, `failure` why it failed. `links`
+    are all that are not whole, in the answer to an action on links; `damaged` is the number of damaged logs.
+    """
 
     rows: tuple[NodeRow, ...] = ()
+    links: tuple[LinkRow, ...] = ()
+    damaged: int = 0
     found: str = ""
     allowed: str = ""
     failure: str = ""
+
+
+def link_refusal(command: NodeCommand, present: Sequence[LinkRow | None]) -> NodeAnswer | None:
+    """Why an action on links is not possible, None where it is. `present` are the links of the command as they are,
+    None for a whole one.
+    """
+    if command.node is None or command.peer is None:
+        return None
+    name = f"{command.node} to {command.peer}"
+    if command.node == command.peer:
+        return NodeAnswer(found=name, allowed="two different nodes")
+    is_cut = [row is not None and row.delay_ms is None for row in present]
+    if command.action is NodeAction.HEAL and not any(present):
+        return NodeAnswer(found=f"{name}, which is whole", allowed="a link that is cut or slow")
+    if command.action is NodeAction.CUT and all(is_cut):
+        return NodeAnswer(found=f"{name}, which is cut", allowed="a link that is not cut")
+    if command.action is NodeAction.SLOW and any(is_cut):
+        return NodeAnswer(found=f"{name}, which is cut", allowed="a link that is not cut")
+    return None
 
 
 class NodeServer(UnixStreamServer):

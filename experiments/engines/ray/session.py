@@ -149,10 +149,17 @@ def _named_cluster(address: str) -> RayArguments:
             socket.create_connection((host, int(port)), timeout=CONNECT_WITHIN_S).close()
     except (OSError, OverflowError) as error:
         raise InputError("--address", "", address, f"host:port of a running Ray head ({error})") from error
+    return {"address": address} | uploaded_packages()
+
+
+def uploaded_packages() -> RayArguments:
+    """The arguments of `ray.init` by which the machines of a named cluster get the packages; none in a Ray job, which
+    has them.
+    """
     if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
-        return {"address": address}
+        return {}
     modules = [str(PACKAGES_FOLDER / name) for name in PACKAGES]
-    return {"address": address, "runtime_env": {"py_modules": modules, "excludes": ["**/__pycache__"]}}
+    return {"runtime_env": {"py_modules": modules, "excludes": ["**/__pycache__"]}}
 
 
 def is_private(address: str | None) -> bool:

@@ -19,8 +19,10 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+
+from ray.exceptions import GetTimeoutError
 
 from actors.cluster import ActorCluster
 from actors.machines import UnreachableError, is_alive, machines, own_node
@@ -42,12 +44,16 @@ from experiments.engines.ray.cluster_state import (
 from experiments.engines.ray.engine import needs_recovery_manager
 from experiments.engines.ray.node_commands import (
     ALLOWED,
+    DISK_ACTIONS,
+    LINK_ACTIONS,
+    LinkRow,
     NodeAction,
     NodeAnswer,
     NodeCommand,
     NodeRow,
     NodeServer,
     NodeState,
+    link_refusal,
 )
 from experiments.engines.ray.session import (
     ControlStoreLostError,
@@ -209,6 +215,8 @@ class Supervisor:
         """Carries out a command, and records it as an event."""
         self.poll()
         names = {node_name(node): node for node in self._nodes}
+        if command.action in LINK_ACTIONS:
+            return self._change_links(command, names)
         if command.action is NodeAction.LIST:
             return NodeAnswer(rows=tuple(map(self._row, names.values())))
         if command.node not in names:
@@ -218,14 +226,47 @@ class Supervisor:
         if state not in allowed:
             found = f"{command.node}, which is {state}"
             return NodeAnswer(found=found, allowed=f"a node that is {' or '.join(allowed)}")
-        failure = ""
+        failure, damaged = "", 0
         try:
-            self._act(node, state, command)
-        except (UnreachableError, ProcessLookupError) as error:
+            if command.action in DISK_ACTIONS:
+                damaged = self._act_on_disk(node, command)
+            else:
+                self._act(node, state, command)
+        except (UnreachableError, ProcessLookupError, GetTimeoutError) as error:
             failure = str(error) if isinstance(error, UnreachableError) else _ENDED
+            failure = "it does not answer" if isinstance(error, GetTimeoutError) else failure
         self._record_processes()
         self._record_event(node, f"isray node {command.action}{failure and f' failed: {failure}'}")
-        return NodeAnswer(rows=(self._row(node),), failure=failure)
+        return NodeAnswer(rows=(self._row(node),), failure=failure, damaged=damaged)
+
+    def _change_links(self, command: NodeCommand, names: Mapping[str, NodeId]) -> NodeAnswer:
+        """Carries out an action on links."""
+        wrong = next((end for end in (command.node, command.peer) if end is not None and end not in names), None)
+        if wrong is not None:
+            return NodeAnswer(found=wrong, allowed=", ".join(names))
+        if command.node is not None and command.peer is not None:
+            link = names[command.node], names[command.peer]
+            links = [link, link[::-1]] if command.both_ways else [link]
+        else:
+            links = list(self._cluster.disturbed_links())
+        rows = {(names[row.source], names[row.target]): row for row in self._link_rows()}
+        if refusal := link_refusal(command, [rows.get(link) for link in links]):
+            return refusal
+        match command.action:
+            case NodeAction.CUT | NodeAction.HEAL:
+                self._cluster.set_links(links, up=command.action is NodeAction.HEAL)
+            case NodeAction.SLOW:
+                self._cluster.slow_links(links, command.delay_ms)
+        if command.action is not NodeAction.LINKS:
+            for source, target in links:
+                self._record_event(source, f"isray net {command.action}, to {node_name(target)}")
+        return NodeAnswer(links=self._link_rows())
+
+    def _link_rows(self) -> tuple[LinkRow, ...]:
+        return tuple(
+            LinkRow(source=node_name(source), target=node_name(target), delay_ms=delay_ms)
+            for (source, target), delay_ms in self._cluster.disturbed_links().items()
+        )
 
     def _act(self, node: NodeId, state: NodeState, command: NodeCommand) -> None:
         cluster = self._cluster
@@ -251,8 +292,24 @@ class Supervisor:
             case NodeAction.RESUME:
                 cluster.signal(node, signal.SIGCONT)
                 self._paused.discard(node)
+
+    def _act_on_disk(self, node: NodeId, command: NodeCommand) -> int:
+        """Carries out an action on the disk of a node; returns the number of damaged logs."""
+        cluster = self._cluster
+        match command.action:
             case NodeAction.REPLACE_DISK:
                 cluster.lose_at_start(node, "all", 0)
+            case NodeAction.LOSE:
+                assert is_disk_loss(command.loss_kind)
+                cluster.lose_at_start(node, command.loss_kind, command.loss_count)
+            case NodeAction.FILL_DISK:
+                cluster.run_command(node, "set_room", command.room_bytes)
+            case NodeAction.FREE_DISK:
+                cluster.run_command(node, "set_room", None)
+            case NodeAction.CORRUPT_TAIL:
+                self._end(node)
+                return cluster.damage(node, command.damage, command.seed)
+        return 0
 
     def _end(self, node: NodeId) -> None:
         """Ends a node that runs, starts, or waits to start; it does not start again by itself."""

@@ -9,12 +9,13 @@ from functools import partial
 import pytest
 
 from actors import host
-from actors.host import MAX_REASON, NodeHost
+from actors.host import FROM_NOW_ON, MAX_REASON, NodeHost
 from protocol.contract import CancelTimer, Effect, Exit, Send, SetTimer
 from protocol.errors import MalformedMessageError, ProtocolInvariantError
 from protocol.events.base import Trace
 from protocol.events.broker import BrokerStateChanged
 from protocol.events.controller import SessionExpired
+from protocol.events.host import TracesDropped
 from protocol.events.registry import detail_of
 from protocol.ids import DRIVER
 from protocol.messages.admin import MetadataRequest
@@ -293,3 +294,22 @@ def test_an_ended_node_keeps_no_withheld_commands(monkeypatch: pytest.MonkeyPatc
     bench.host.drain()
     bench.clock.settle()
     assert [what for _, what in bench.node.inputs] == [0]
+
+
+def test_observers_read_the_events_each_from_its_place_and_take_nothing_from_the_poll(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(host, "MAX_RECENT", 3)
+    bench = Bench()
+    events = [SessionExpired(broker) for broker in range(4)]
+    bench.host.note(events[0])
+    assert bench.host.observe(FROM_NOW_ON) == (1, [])
+    bench.clock.time_ms = 5
+    bench.host.note(events[1])
+    assert bench.host.observe(1) == (2, [(5, events[1])])
+    assert bench.host.observe(2) == (2, [])
+    bench.host.note(events[2])
+    bench.host.note(events[3])
+    kept = [(5, event) for event in events[1:]]
+    assert bench.host.observe(0) == (4, [(5, TracesDropped(1)), *kept])
+    assert bench.host.drain()[0] == [(0, events[0]), *kept]

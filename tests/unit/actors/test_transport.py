@@ -9,7 +9,7 @@ import pytest
 
 import actors.transport as module
 from actors.peers import PeerGoneError
-from actors.transport import NOTHING, pack_frame, unpack_frame
+from actors.transport import NOTHING, NodeLinks, pack_frame, unpack_frame
 from protocol.errors import CodecError
 from protocol.ids import DRIVER
 from protocol.messages.codec import encode
@@ -83,21 +83,46 @@ async def test_any_other_error_is_reported(peers: FakePeers) -> None:
 async def test_a_cut_is_one_way_drops_queued_messages_and_heals(peers: FakePeers) -> None:
     await peers.send(0)
     peers.transport.send(1, data(1))
-    peers.transport.cut(to=[1], sources=[2])
+    peers.transport.set_links(NodeLinks(cut_to=frozenset({1}), cut_from=frozenset({2})))
     peers.transport.send(1, data(2))
     assert peers.transport.accepts_from(1)
     assert not peers.transport.accepts_from(2)
     await peers.answer()
     assert peers.calls == [(1, DATA, [0])]
-    peers.transport.cut(to=[], sources=[])
+    peers.transport.set_links(NodeLinks())
     await peers.send(3)
     assert peers.calls == [(1, DATA, [0]), (1, DATA, [3])]
     assert peers.transport.accepts_from(2)
 
 
 @on_loop
+async def test_a_slow_link_delays_what_goes_to_its_end_and_nothing_else(
+    peers: FakePeers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delays_s: list[float] = []
+    sleep, ready = asyncio.sleep, asyncio.Event()
+
+    async def sleep_until_ready(delay_s: float) -> None:
+        if delay_s:
+            delays_s.append(delay_s)
+            await ready.wait()
+        await sleep(0)
+
+    monkeypatch.setattr("actors.transport.asyncio.sleep", sleep_until_ready)
+    peers.transport.set_links(NodeLinks(slow_to=((1, 300),)))
+    await peers.send(0)
+    assert (peers.calls, delays_s) == ([], [0.3])
+    peers.transport.send(2, data(5))
+    await settled()
+    assert peers.calls == [(2, DATA, [5])]
+    ready.set()
+    await settled()
+    assert peers.calls == [(2, DATA, [5]), (1, DATA, [0])]
+
+
+@on_loop
 async def test_messages_of_the_experiment_pass_any_cut(peers: FakePeers) -> None:
-    peers.transport.cut(to=[], sources=[DRIVER])
+    peers.transport.set_links(NodeLinks(cut_from=frozenset({DRIVER})))
     assert peers.transport.accepts_from(DRIVER)
 
 
@@ -371,7 +396,7 @@ async def test_calls_of_the_experiment_are_not_held(peers: FakePeers) -> None:
 @on_loop
 async def test_frames_over_a_cut_link_are_dropped_in_calls_and_in_answers(peers: FakePeers) -> None:
     await peers.send(0)
-    peers.transport.cut(to=[], sources=[1])
+    peers.transport.set_links(NodeLinks(cut_from=frozenset({1})))
     assert await peers.call(frame_of(5)) == NOTHING
     await peers.answer(frame=frame_of(6))
     assert peers.taken == []

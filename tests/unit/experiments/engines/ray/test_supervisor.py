@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from ray.exceptions import GetTimeoutError
 
 from actors.cluster import ActorCluster
 from actors.nodes import PollReport
 from actors.placement import NoRayNodeError
 from actors.processes import ProcessId
-from actors.storage import DiskLossKind
+from actors.storage import DamageKind, DiskLossKind
 from experiments.engines.port import ClusterSpec
 from experiments.engines.ray import supervisor
 from experiments.engines.ray.cluster_state import ClusterOptions, ClusterState
@@ -27,6 +28,7 @@ from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, RECOVERY_MANAGER, NodeI
 from protocol.messages.base import Message
 
 NODES = (FIRST_CONTROLLER, RECOVERY_MANAGER, 0, 1, FIRST_CLIENT)
+SILENT = 1
 NO_RAY_NODE = "its Ray node is lost, and no other one is free"
 
 
@@ -43,6 +45,8 @@ class Cluster:
         self.homeless: set[NodeId] = set()
         self.lost: set[str] = set()
         self.killed: list[NodeId] = []
+        self.links: dict[tuple[NodeId, NodeId], int | None] = {}
+        self.commands: list[tuple[object, ...]] = []
 
     def running(self) -> Sequence[NodeId]:
         return list(self.nodes)
@@ -80,6 +84,25 @@ class Cluster:
 
     def lose_at_start(self, node: NodeId, kind: DiskLossKind, count: int) -> None:
         assert node not in self.nodes
+
+    def damage(self, node: NodeId, kind: DamageKind, seed: str) -> int:
+        assert node not in self.nodes
+        return 4
+
+    def run_command(self, node: NodeId, name: str, *arguments: object) -> None:
+        if node == SILENT:
+            raise GetTimeoutError
+        self.commands.append((node, name, *arguments))
+
+    def set_links(self, links: Sequence[tuple[NodeId, NodeId]], up: bool) -> None:
+        self.links = {link: delay for link, delay in self.links.items() if link not in links}
+        self.links |= {} if up else dict.fromkeys(links)
+
+    def slow_links(self, links: Sequence[tuple[NodeId, NodeId]], delay_ms: int) -> None:
+        self.links |= dict.fromkeys(links, delay_ms)
+
+    def disturbed_links(self) -> dict[tuple[NodeId, NodeId], int | None]:
+        return dict(sorted(self.links.items()))
 
     def send(self, node: NodeId, message: Message) -> None:
         self.ending[node] = PollReport([], [], True, None)
@@ -257,3 +280,67 @@ def test_the_recovery_manager_starts_once_unclean_recovery_is_enabled(
     for _ in range(2):
         supervised.poll()
     assert cluster.is_running(RECOVERY_MANAGER) is is_started
+
+
+A_TO_B = {"node": "broker-0", "peer": "broker-1"}
+
+
+@pytest.mark.parametrize(
+    ("actions", "left", "refused"),
+    [
+        ([{"action": "cut", **A_TO_B}], ["broker-0 to broker-1 is cut"], ""),
+        (
+            [{"action": "slow", **A_TO_B, "both_ways": True, "delay_ms": 300}],
+            ["broker-0 to broker-1 is slow by 300 ms", "broker-1 to broker-0 is slow by 300 ms"],
+            "",
+        ),
+        (
+            [{"action": "slow", **A_TO_B, "delay_ms": 3}, {"action": "cut", **A_TO_B}],
+            ["broker-0 to broker-1 is cut"],
+            "",
+        ),
+        (
+            [{"action": "cut", **A_TO_B, "both_ways": True}, {"action": "heal", **A_TO_B}],
+            ["broker-1 to broker-0 is cut"],
+            "",
+        ),
+        ([{"action": "cut", **A_TO_B, "both_ways": True}, {"action": "heal"}], [], ""),
+        ([{"action": "heal"}], [], ""),
+        ([{"action": "cut", **A_TO_B}] * 2, ["broker-0 to broker-1 is cut"], "broker-0 to broker-1, which is cut"),
+        (
+            [{"action": "cut", **A_TO_B}, {"action": "slow", **A_TO_B, "both_ways": True, "delay_ms": 3}],
+            ["broker-0 to broker-1 is cut"],
+            "broker-0 to broker-1, which is cut",
+        ),
+        ([{"action": "heal", **A_TO_B}], [], "broker-0 to broker-1, which is whole"),
+        ([{"action": "cut", "node": "broker-0", "peer": "broker-0"}], [], "broker-0 to broker-0"),
+        ([{"action": "cut", "node": "broker-0", "peer": "broker-9"}], [], "broker-9"),
+    ],
+)
+def test_links_are_cut_slowed_and_healed_and_what_their_state_does_not_allow_is_refused(
+    supervised: Supervisor, actions: list[dict[str, object]], left: list[str], refused: str
+) -> None:
+    """The last action is refused as a whole, or done."""
+    answers = [supervised.carry_out(NodeCommand.model_validate(action)) for action in actions]
+    assert [(answer.found, bool(answer.allowed)) for answer in answers[:-1]] == [("", False)] * (len(actions) - 1)
+    assert (answers[-1].found, bool(answers[-1].allowed)) == (refused, bool(refused))
+    listed = supervised.carry_out(NodeCommand(action=NodeAction.LINKS))
+    assert [row.words for row in listed.links] == left
+
+
+def test_disks_are_filled_freed_and_damaged_where_the_state_of_the_node_allows_it(
+    supervised: Supervisor, cluster: Cluster
+) -> None:
+    def act(action: NodeAction, node: str = "broker-0", **fields: object) -> NodeAnswer:
+        return supervised.carry_out(NodeCommand.model_validate({"action": action, "node": node, **fields}))
+
+    act(NodeAction.FILL_DISK, room_bytes=7)
+    act(NodeAction.FREE_DISK)
+    assert cluster.commands == [(0, "set_room", 7), (0, "set_room", None)]
+    assert act(NodeAction.FILL_DISK, f"broker-{SILENT}").failure == "it does not answer"
+    assert act(NodeAction.LOSE, loss_kind="all").found == "broker-0, which is running"
+    damaged = act(NodeAction.CORRUPT_TAIL, damage="zeroed", seed="1")
+    assert (damaged.damaged, cluster.killed, damaged.rows[0].state) == (4, [0], NodeState.ENDED)
+    for action in (NodeAction.CORRUPT_TAIL, NodeAction.FILL_DISK, NodeAction.FREE_DISK, NodeAction.KILL):
+        assert act(action).found == "broker-0, which is ended"
+    assert act(NodeAction.LOSE, loss_kind="records", loss_count=3).allowed == ""
