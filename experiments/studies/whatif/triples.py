@@ -61,8 +61,8 @@ def after_each_three(
         found = nothing.copy()
         for size in range(1, _SIZE + 1):
             for subset in combinations(three, size):
-                if (effect := effects.get(subset)) is not None:
-                    found += effect
+                if subset in effects:
+                    found += effects[subset]
         yield three, found.tolist()
 
 
