@@ -33,6 +33,7 @@ GROUPS = {
     "scenario": (Section.EXPERIMENTS, "scenario:app"),
     "study": (Section.STUDIES, "study:app"),
     "node": (Section.CLUSTER, "node:app"),
+    "metrics": (Section.CLUSTER, "metrics:app"),
     "features": (Section.TOOLS, "settings:app"),
     "cluster": (Section.TOOLS, "registrations:app"),
     "metadata-quorum": (Section.TOOLS, "metadata_quorum:app"),
