@@ -27,7 +27,14 @@ import ray
 from ray.exceptions import RayActorError
 
 from actors.machines import UnreachableError, damage_remotely, machines, pin, remove_remotely, send_signal
-from actors.members import ACTOR_GONE, Member, MessageQueue, creation_failure, take_snapshots
+from actors.members import (
+    ACTOR_GONE,
+    Member,
+    MessageQueue,
+    create_when_name_is_free,
+    creation_failure,
+    take_snapshots,
+)
 from actors.metrics import ClusterMeter
 from actors.nodes import NodeSetup, NodeSnapshot, PollReport, actor_class
 from actors.pauses import StoppedProcesses
@@ -151,7 +158,7 @@ class ActorCluster:
             "num_cpus": CPU_SHARE,
             "scheduling_strategy": pin(home),
         }
-        return _create_when_name_is_free(lambda: actor_class(setup.node).options(**options).remote(setup))
+        return create_when_name_is_free(lambda: actor_class(setup.node).options(**options).remote(setup))
 
     def _setup(self, node: NodeId, member: Member) -> NodeSetup:
         return NodeSetup(
@@ -486,15 +493,3 @@ class ActorCluster:
             except ValueError:
                 return
             time.sleep(_RETRY_S)
-
-
-def _create_when_name_is_free(create: Callable[[], Handle]) -> Handle:
-    """Creates a named actor once the name is free: Ray frees it when it has noticed the death of the old process."""
-    deadline_s = time.monotonic() + COMMAND_TIMEOUT_S
-    while True:
-        try:
-            return create()
-        except ValueError:
-            if time.monotonic() >= deadline_s:
-                raise
-        time.sleep(_RETRY_S)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -19,6 +20,9 @@ from protocol.ids import DRIVER, NO_EPOCH, NodeId
 
 ACTOR_GONE = (RayActorError, ActorUnschedulableError)
 """The errors of a call to an actor that has ended, or whose Ray node is lost."""
+_NAME_WITHIN_S = 10.0
+"""How long Ray may take to notice the death of a process."""
+_RETRY_S = 0.02
 _STORAGE_ERRORS = {StorageError.__name__, *(kind.__name__ for kind in StorageError.__subclasses__())}
 
 
@@ -84,3 +88,15 @@ def creation_failure(text: str) -> str:
     last = text.strip().splitlines()[-1]
     kind = last.partition(":")[0].rpartition(".")[2]
     return last.removeprefix(f"{StorageError.__module__}.") if kind in _STORAGE_ERRORS else text
+
+
+def create_when_name_is_free(create: Callable[[], Handle]) -> Handle:
+    """Creates a named actor once the name is free: Ray frees it when it has noticed the death of the old process."""
+    deadline_s = time.monotonic() + _NAME_WITHIN_S
+    while True:
+        try:
+            return create()
+        except ValueError:
+            if time.monotonic() >= deadline_s:
+                raise
+        time.sleep(_RETRY_S)
