@@ -16,7 +16,6 @@ from __future__ import annotations
 import shutil
 import signal
 import tempfile
-import time
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -26,11 +25,13 @@ from typing import Literal, cast
 import ray
 from ray.exceptions import RayActorError
 
+from actors.links import DisturbedLinks, Link
 from actors.machines import UnreachableError, damage_remotely, machines, pin, remove_remotely, send_signal
 from actors.members import (
     ACTOR_GONE,
     Member,
     MessageQueue,
+    await_gone,
     create_when_name_is_free,
     creation_failure,
     take_snapshots,
@@ -42,7 +43,6 @@ from actors.peers import Handle
 from actors.placement import Placement
 from actors.processes import ProcessId
 from actors.storage import DISK_LOSSES, DamageKind, DiskLossKind
-from actors.transport import NodeLinks
 from protocol.config import ClusterConfig
 from protocol.ids import NO_EPOCH, NodeId, TopicPartition, is_broker, is_controller, node_name
 from protocol.messages.base import Message
@@ -58,10 +58,7 @@ SIGNAL_WITHIN_S = 5.0
 """How long a Ray node may take to send a signal."""
 MAX_QUEUED = 10_000
 """Messages of the experiment that may be queued for a node."""
-_RETRY_S = 0.02
 
-Link = tuple[NodeId, NodeId]
-"""A directed link: source and target."""
 NodeCommand = Literal["pause", "resume", "flush", "set_room"]
 
 
@@ -88,8 +85,8 @@ class ActorCluster:
     names the Ray node (by its id) of nodes whose place `Placement` does not choose. `voters` are the first voters of
     the quorum; their disks are formatted at their first start. `run` is the Ray namespace of the actors; `folder` holds
     the directories of the nodes, under the same path on every machine. `former`: a retired cluster, whose processes and
-    names this one takes over. `label`: the label `cluster` of the metrics (default: `run`). PlacementError as for
-    `Placement`.
+    names this one takes over. `label`: the label `cluster` of the metrics (default: `run`). With `records_calls` polls
+    return what callers have clients do with records. PlacementError as for `Placement`.
     """
 
     def __init__(
@@ -102,6 +99,7 @@ class ActorCluster:
         voters: VoterSet | None = None,
         store: StoreSettings | None = None,
         former: ActorCluster | None = None,
+        records_calls: bool = False,
         label: str = "",
     ) -> None:
         self.run: str = f"isray-{uuid.uuid4().hex[:12]}" if former is None else former.run
@@ -111,10 +109,10 @@ class ActorCluster:
         self._racks = dict(racks or {})
         self._voters = voters or VoterSet()
         self._store = store
+        self._records_calls = records_calls
         self._number: int = 0 if former is None else former._number + 1
         self.folder = Path(tempfile.gettempdir()) / f"{self.run}{f'.{self._number}' if self._number else ''}"
-        self._cut: set[Link] = set()
-        self._slow: dict[Link, int] = {}
+        self._links = DisturbedLinks()
         self._stopped = StoppedProcesses(self.signal, self.is_running)
         self.label = label or self.run
         self._meter = ClusterMeter(self.label)
@@ -174,29 +172,38 @@ class ActorCluster:
             loss_kind=member.loss_kind,
             loss_count=member.loss_count,
             skew_ms=member.skew_ms,
-            links=self._links_of(node),
+            links=self._links.of(node),
             rack=self._racks.get(node),
             voters=self._voters,
             store=self._store,
             predecessor=member.process,
             former=self._former,
+            records_calls=self._records_calls,
         )
 
     def crash(self, node: NodeId, kind: DiskLossKind, count: int) -> list[PollReport]:
         """Kills a node with SIGKILL; returns its last reports, if it answers. The loss is applied at its next start."""
         member = self._running(node)
         self._stopped.release(node)
-        halted = member.actor.halt.remote()
-        calls = [halted] if member.poll is None else [member.poll, halted]
-        ray.wait(calls, num_returns=len(calls), timeout=COMMAND_TIMEOUT_S)
-        last = [] if member.poll is None else self._collect(node, member)
-        if member.actor is not None:
-            member.poll = halted
-            last += self._collect(node, member)
+        last = self.last_reports(node, COMMAND_TIMEOUT_S)
         actor, member.actor = member.actor, None
         member.loss_kind, member.loss_count = kind, count
         if actor is not None and not ray.wait([actor.kill_self.remote()], timeout=COMMAND_TIMEOUT_S)[0]:
             ray.kill(actor)
+        return last
+
+    def last_reports(self, node: NodeId, wait_s: float) -> list[PollReport]:
+        """Has a running node handle nothing more, as if it were dead already; returns what it has to report, if it
+        answers in time. Only its end may follow.
+        """
+        member = self._running(node)
+        halted = member.actor.halt.remote()
+        calls = [halted] if member.poll is None else [member.poll, halted]
+        ray.wait(calls, num_returns=len(calls), timeout=wait_s)
+        last = [] if member.poll is None else self._collect(node, member)
+        if member.actor is not None:
+            member.poll = halted
+            last += self._collect(node, member)
         return last
 
     def signal(self, node: NodeId, number: int) -> None:
@@ -335,15 +342,18 @@ class ActorCluster:
             self.remove_actor(node)
         return [report]
 
-    def snapshots(self, wait_s: float) -> list[tuple[NodeId, NodeSnapshot]]:
+    def snapshots(self, wait_s: float, *, of_all: bool = False) -> list[tuple[NodeId, NodeSnapshot]]:
         """The snapshots that have changed since the last call, of nodes whose present incarnation has answered a poll;
         waits at most `wait_s`. Snapshots grow with the number of partitions: call this only where a query needs one. A
-        snapshot for which an earlier call has not waited is returned before the one that is requested now.
+        snapshot for which an earlier call has not waited is returned before the one that is requested now. `of_all`:
+        those that have not changed, too.
         """
         running = {node: self._members[node] for node in self.running() if self._members[node].answered}
         late = take_snapshots(running)
         asked = [member for node, member in running.items() if node not in self._stopped]
         for member in asked:
+            if of_all:
+                member.version = -1
             if member.snapshot is None:
                 member.snapshot = member.actor.snapshot.remote(member.version)
         calls = [member.snapshot for member in asked]
@@ -391,6 +401,15 @@ class ActorCluster:
         with self._stopped.answering([controller]):
             return cast(bytes, ray.get(actor.read_metadata.remote()))
 
+    def actor(self, node: NodeId) -> Handle:
+        """The present actor of a running node."""
+        return self._running(node).actor
+
+    def active_controller(self) -> NodeId | None:
+        """The running controller that was active when it reported last, None where none was."""
+        active = {node: epoch for node in self.running() if (epoch := self._members[node].active_epoch) != NO_EPOCH}
+        return max(active, key=active.__getitem__, default=None)
+
     def send(self, node: NodeId, message: Message) -> None:
         """Sends a message of the experiment to a node; messages of one channel arrive in order. While a call is under
         way it is queued, and leaves with a later `send` or `poll`. NodeBusyError where the queue is full.
@@ -405,36 +424,28 @@ class ActorCluster:
     def set_links(self, links: Iterable[Link], up: bool) -> None:
         """Cuts or heals links, slow ones too; returns when both ends of each have applied that."""
         changed = set(links)
-        self._cut = self._cut - changed if up else self._cut | changed
-        self._slow = {link: delay_ms for link, delay_ms in self._slow.items() if link not in changed}
+        self._links.set(changed, up)
         self._apply_links(changed)
 
     def slow_links(self, links: Iterable[Link], delay_ms: int) -> None:
         """Delays what is sent over whole links; returns when both ends of each have applied that."""
         changed = set(links)
-        self._slow |= dict.fromkeys(changed, delay_ms)
+        self._links.slow(changed, delay_ms)
         self._apply_links(changed)
 
     def heal_links(self) -> None:
-        self.set_links(self._cut | self._slow.keys(), True)
+        self.set_links(self._links.all(), True)
 
     def disturbed_links(self) -> dict[Link, int | None]:
         """The links that are not whole, in order: the delay in milliseconds, None where the link is cut."""
-        return dict(sorted((dict.fromkeys(self._cut) | self._slow).items()))
+        return self._links.all()
 
     def _apply_links(self, links: Collection[Link]) -> None:
         ends = sorted({node for link in links for node in link} & set(self.running()))
         with self._stopped.answering(ends):
-            calls = [self._members[node].actor.set_links.remote(self._links_of(node)) for node in ends]
+            calls = [self._members[node].actor.set_links.remote(self._links.of(node)) for node in ends]
             if calls:
                 ray.wait(calls, num_returns=len(calls), timeout=COMMAND_TIMEOUT_S)
-
-    def _links_of(self, node: NodeId) -> NodeLinks:
-        return NodeLinks(
-            cut_to=frozenset(target for source, target in self._cut if source == node),
-            cut_from=frozenset(source for source, target in self._cut if target == node),
-            slow_to=tuple((target, delay) for (source, target), delay in sorted(self._slow.items()) if source == node),
-        )
 
     # -- removal -------------------------------------------------------------------------------------------------------
 
@@ -470,7 +481,7 @@ class ActorCluster:
         for node in nodes:
             self.remove_actor(node)
         for node in nodes:
-            self._await_gone(node)
+            await_gone(node_name(node), self.run, COMMAND_TIMEOUT_S)
 
     def abandon(self) -> None:
         """As `close`, where Ray's control store is gone: the nodes end themselves, as far as they can be reached."""
@@ -484,12 +495,3 @@ class ActorCluster:
     def _remove_folder(self) -> None:
         if self.folder.exists():
             shutil.rmtree(self.folder)
-
-    def _await_gone(self, node: NodeId) -> None:
-        deadline_s = time.monotonic() + COMMAND_TIMEOUT_S
-        while time.monotonic() < deadline_s:
-            try:
-                ray.get_actor(node_name(node), self.run)
-            except ValueError:
-                return
-            time.sleep(_RETRY_S)

@@ -100,3 +100,14 @@ def create_when_name_is_free(create: Callable[[], Handle]) -> Handle:
             if time.monotonic() >= deadline_s:
                 raise
         time.sleep(_RETRY_S)
+
+
+def await_gone(name: str, namespace: str, within_s: float) -> None:
+    """Waits, at most `within_s`, until Ray has noticed the end of a named actor."""
+    deadline_s = time.monotonic() + within_s
+    while time.monotonic() < deadline_s:
+        try:
+            ray.get_actor(name, namespace)
+        except ValueError:
+            return
+        time.sleep(_RETRY_S)

@@ -31,9 +31,10 @@ from typing import cast
 import ray
 from ray.exceptions import GetTimeoutError
 
-from actors.cluster import CPU_SHARE, Link, NodeNotRunningError
+from actors.cluster import CPU_SHARE, NodeNotRunningError
 from actors.cluster import NodeCommand as ClusterCommand
 from actors.host import FROM_NOW_ON
+from actors.links import Link
 from actors.members import ACTOR_GONE, MessageQueue
 from actors.nodes import NodeSetup, NodeSnapshot, PollReport, actor_class
 from actors.peers import Handle, pieces_of
