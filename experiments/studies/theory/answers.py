@@ -17,14 +17,14 @@ from functools import lru_cache
 
 from experiments.studies.design.impairments import Impairment
 from experiments.studies.design.model import YEAR_MS, CellParameters
-from experiments.studies.theory.model import ISR, LOSS, RUNNING, UNCLEAN_RECOVERY, ChainState, Model, Rules
+from experiments.studies.theory.model import ISR, LOSS, RUNNING, SILENT, UNCLEAN_RECOVERY, ChainState, Model, Rules
 
 PHASES = 2
 DETECTED_AFTER = 7 / 8
 """Mean time until the controller notices a crash, in session timeouts."""
 MAX_REPLICAS, MAX_REPLICAS_WITH_DETECTION, MAX_REPLICAS_IMPAIRED = 5, 3, 2
-SILENCING = {("others", "both"), ("all", "both"), ("others", "out"), ("all", "out")}
-"""From whom and in which direction a broker is isolated that the controller fences."""
+SILENCING = {("others", "both"), ("others", "out")}
+"""From whom and in which direction a broker is isolated that the controller fences, and that clients reach."""
 EXACT_REPLICAS = 3
 """Larger chains of instant detection, and all with detection, leave out what a partly flushed log keeps."""
 COVERED = frozenset(
@@ -147,5 +147,9 @@ def solved(model: Model) -> Mapping[str, Answer]:
 
 
 def _is_stalled(state: ChainState) -> bool:
+    """A leader that is isolated and alone in the ISR still answers clients: it acknowledges, or refuses at once."""
+    leader = state.leader
+    if leader is None or (leader.process == SILENT and not leader.pauses and state.in_sync == 1):
+        return False
     silent = any(replica.member == ISR and replica.process != RUNNING for replica in state.replicas)
-    return state.leader is not None and (silent or state.leader.process != RUNNING)
+    return silent or leader.process != RUNNING
