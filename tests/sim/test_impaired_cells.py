@@ -89,7 +89,7 @@ def test_a_pair_that_crashes_and_is_paused_has_the_losses_and_shares_of_the_mark
         tail_loss_probability=0.5,
         writeback_ms=None,
     )
-    found = validate([ValidationCell({}, cell, 12)], jobs=1)[0]
+    found = validate([ValidationCell({}, cell, 12)], jobs=1)
     assert {"loss_rate", "reject_fraction", "stall_fraction", "offline_fraction"} <= {each.metric for each in found}
     assert all(each.agrees for each in found), found
     assert {each.metric: each.markov for each in found}["reject_fraction"] == pytest.approx(0.458, abs=0.001)
