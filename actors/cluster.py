@@ -25,15 +25,19 @@ from typing import Literal, cast
 import ray
 from ray.exceptions import RayActorError
 
+from actors.failures import NodeBusyError, NodeNotRunningError
 from actors.links import DisturbedLinks, Link
 from actors.machines import UnreachableError, damage_remotely, machines, pin, remove_remotely, send_signal
 from actors.members import (
     ACTOR_GONE,
+    KeptDisks,
     Member,
     MessageQueue,
     await_gone,
     create_when_name_is_free,
     creation_failure,
+    disks_of,
+    resume,
     take_snapshots,
 )
 from actors.metrics import ClusterMeter
@@ -60,22 +64,6 @@ MAX_QUEUED = 10_000
 """Messages of the experiment that may be queued for a node."""
 
 NodeCommand = Literal["pause", "resume", "flush", "set_room"]
-
-
-class NodeNotRunningError(RuntimeError):
-    """A command was given to a node that does not run."""
-
-
-class NodeBusyError(RuntimeError):
-    """The queue of messages to a node is full: the node is paused, or the experiment has stopped polling it."""
-
-
-class NodeFailedError(RuntimeError):
-    """A node failed or could not be created: a defect of the program, or a damaged disk."""
-
-    def __init__(self, node: NodeId, reason: str) -> None:
-        super().__init__(f"{node_name(node)} failed: {reason}")
-        self.node = node
 
 
 class ActorCluster:
@@ -120,7 +108,17 @@ class ActorCluster:
         self._retired: dict[NodeId, Handle] = {} if former is None else former._retired
         """The actors of an earlier cluster, each of which waits to serve as the first incarnation of its node."""
         self._members = {node: Member(incarnation=self._former.get(node, 0)) for node in self._nodes}
+        self.keeps_disks = False
         self._placement = Placement(self._nodes, machines(), self._racks, homes)
+
+    def use_disks(self, kept: KeptDisks) -> None:
+        """Runs on these disks, which outlive it; call before any node starts."""
+        self.run, self.folder, self.keeps_disks = kept.run, kept.folder, True
+        resume(self._members, kept)
+
+    def kept_disks(self) -> KeptDisks:
+        """The disks of this cluster as they are now."""
+        return disks_of(self.run, self.folder, self._members)
 
     def directory(self, node: NodeId) -> Path:
         """The node's present directory, on its machine."""
@@ -156,7 +154,9 @@ class ActorCluster:
             "num_cpus": CPU_SHARE,
             "scheduling_strategy": pin(home),
         }
-        return create_when_name_is_free(lambda: actor_class(setup.node).options(**options).remote(setup))
+        return create_when_name_is_free(
+            lambda: actor_class(setup.node).options(**options).remote(setup), COMMAND_TIMEOUT_S
+        )
 
     def _setup(self, node: NodeId, member: Member) -> NodeSetup:
         return NodeSetup(
@@ -468,12 +468,15 @@ class ActorCluster:
         self._remove_folder()
 
     def close(self) -> None:
-        """Ends all actors and removes all directories; only the local ones where Ray has been shut down already."""
+        """Ends all actors, and removes all directories unless they are kept; only the local ones where Ray has been
+        shut down already.
+        """
         if ray.is_initialized():
             while self._retired:
                 ray.kill(self._retired.popitem()[1])
             self._end_running()
-            remove_remotely(self.folder, COMMAND_TIMEOUT_S)
+            if not self.keeps_disks:
+                remove_remotely(self.folder, COMMAND_TIMEOUT_S)
         self._remove_folder()
 
     def _end_running(self) -> None:
@@ -493,5 +496,5 @@ class ActorCluster:
         self._remove_folder()
 
     def _remove_folder(self) -> None:
-        if self.folder.exists():
+        if self.folder.exists() and not self.keeps_disks:
             shutil.rmtree(self.folder)

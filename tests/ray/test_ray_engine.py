@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import ray
 
-from actors.cluster import NodeFailedError
+from actors.failures import NodeFailedError
 from actors.transport import NOTHING, pack_frame
 from experiments.engines.port import Loss
 from protocol.errors import ErrorCode

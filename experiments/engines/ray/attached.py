@@ -31,8 +31,9 @@ from typing import cast
 import ray
 from ray.exceptions import GetTimeoutError
 
-from actors.cluster import CPU_SHARE, NodeNotRunningError
+from actors.cluster import CPU_SHARE
 from actors.cluster import NodeCommand as ClusterCommand
+from actors.failures import NodeNotRunningError
 from actors.host import FROM_NOW_ON
 from actors.links import Link
 from actors.machines import own_node, pin

@@ -22,7 +22,8 @@ from typing import Generic, Protocol, TypeVar
 import ray
 
 from actors.clock import UnixTime
-from actors.cluster import ActorCluster, NodeCommand, NodeFailedError, NodeNotRunningError
+from actors.cluster import ActorCluster, NodeCommand
+from actors.failures import NodeFailedError, NodeNotRunningError
 from actors.links import Link
 from actors.nodes import NodeSnapshot, PollReport
 from actors.placement import NoRayNodeError, PlacementError
