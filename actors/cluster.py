@@ -78,9 +78,10 @@ class ActorCluster:
 
     `nodes` are all node ids. `racks` overrides the rack of brokers (default: the label of their Ray node). `homes`
     names the Ray node (by its id) of nodes whose place `Placement` does not choose. `voters` are the first voters of
-    the quorum; their disks are formatted at their first start. `run` is the Ray namespace of the actors and the `run`
-    tag of metrics; `folder` holds the directories of the nodes, under the same path on every machine. `former`: a
-    retired cluster, whose processes and names this one takes over. PlacementError as for `Placement`.
+    the quorum; their disks are formatted at their first start. `run` is the Ray namespace of the actors; `folder` holds
+    the directories of the nodes, under the same path on every machine. `former`: a retired cluster, whose processes and
+    names this one takes over. `label`: the label `cluster` of the metrics (default: `run`). PlacementError as for
+    `Placement`.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class ActorCluster:
         voters: VoterSet | None = None,
         store: StoreSettings | None = None,
         former: ActorCluster | None = None,
+        label: str = "",
     ) -> None:
         self.run: str = f"isray-{uuid.uuid4().hex[:12]}" if former is None else former.run
         self._nodes = tuple(nodes)
@@ -105,7 +107,8 @@ class ActorCluster:
         self.folder = Path(tempfile.gettempdir()) / f"{self.run}{f'.{self._number}' if self._number else ''}"
         self._cut: set[Link] = set()
         self._slow: dict[Link, int] = {}
-        self._meter = ClusterMeter(self.run)
+        self.label = label or self.run
+        self._meter = ClusterMeter(self.label)
         self._former = {} if former is None else former.incarnations()
         self._retired: dict[NodeId, Handle] = {} if former is None else former._retired
         """The actors of an earlier cluster, each of which waits to serve as the first incarnation of its node."""
@@ -153,6 +156,7 @@ class ActorCluster:
             node=node,
             incarnation=member.incarnation,
             run=self.run,
+            label=self.label,
             directory=self.directory(node),
             brokers=tuple(other for other in self._nodes if is_broker(other)),
             controllers=tuple(other for other in self._nodes if is_controller(other)),

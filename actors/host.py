@@ -104,8 +104,10 @@ class NodeHost:
         self._keep(self._clock.now_ms(), MessageMalformed(sender, text))
 
     def _receiver(self, sender: NodeId, message: Message) -> Callable[[TimeMs], list[Effect]]:
+        arrived_s = self._meter.arrival()
+
         def receive(now_ms: TimeMs) -> list[Effect]:
-            self._meter.record_received(message)
+            self._meter.record_received(sender, message, arrived_s)
             return self.node.receive(now_ms, sender, message)
 
         return receive
@@ -148,7 +150,7 @@ class NodeHost:
 
     def _carry_out(self, now_ms: TimeMs, effect: Effect) -> None:
         if isinstance(effect, Send):
-            self._meter.record_sent(effect.message)
+            self._meter.record_sent(effect.to, effect.message)
             if effect.to == DRIVER:
                 self._reports.append(effect.message)
             else:

@@ -36,6 +36,12 @@ def machines() -> list[Machine]:
     return sorted(found, key=lambda machine: machine.ray_node != own)
 
 
+def metrics_ports() -> list[str]:
+    """host:port of the metrics of each live Ray node, for Prometheus."""
+    found = sorted((node["NodeManagerAddress"], node["MetricsExportPort"]) for node in ray.nodes() if node["Alive"])
+    return [f"{host}:{port}" for host, port in found]
+
+
 def own_node() -> str:
     """The id of the Ray node that this process uses."""
     return str(ray.get_runtime_context().get_node_id())

@@ -7,11 +7,13 @@ their names have dots; its counters and summaries are exported as gauges too, so
 
 Measurements are queued at once, and turned into samples and exported every `EXPORT_MS`, at most `EXPORT_AT_ONCE` trace
 events and series at a time: a node that loses a peer emits thousands of changes in one input, each costs many
-microseconds to export, and that would delay the node's reaction.
+microseconds to export, and that would delay the node's reaction. The same holds of the times of requests, each of which
+is one call to Ray's histogram.
 
 Ray drops a gauge that is not set again for 20 s. So every `REPEAT_MS` the meter reads the node's state (`NodeReadings`)
-and sets all gauges of it. What the state no longer has (a deleted topic, the partitions of a controller that is not
-active any more) leaves the metrics port after these 20 s.
+and sets all gauges of it; the counts over all replicas of a broker follow at the end of such a pass. What the state no
+longer has (a deleted topic, the partitions of a controller that is not active any more) leaves the metrics port after
+these 20 s.
 """
 
 from __future__ import annotations
@@ -20,22 +22,34 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice
 from typing import Generic, TypeVar
 
-from ray.util.metrics import Counter, Gauge
+from ray.util.metrics import Counter, Gauge, Histogram
 
 from actors.clock import LoopClock
+from actors.request_times import RequestTimes
+from actors.samples import (
+    PartitionSamples,
+    Sample,
+    Tags,
+    broker_samples,
+    lag_sample,
+    leader_samples,
+    log_end_sample,
+    partition_samples,
+)
 from protocol import metrics
+from protocol.broker.replica_gauges import ReplicaGauges
 from protocol.contract import Node
 from protocol.events.base import Trace
-from protocol.events.broker import BecameFollower, BecameLeader, HighWatermarkAdvanced, RecordsAppended
-from protocol.events.controller import AlertRaised, PartitionChanged
-from protocol.ids import NO_EPOCH, NO_LEADER, Epoch, NodeId, TopicPartition, is_controller, node_name
+from protocol.events.broker import RecordsAppended
+from protocol.events.controller import AlertRaised
+from protocol.ids import NO_EPOCH, Epoch, NodeId, is_controller, node_name
 from protocol.messages.base import Message
 from protocol.messages.data import ProduceRequest
 from protocol.nodes.base_broker import BaseBroker
+from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
 
 _LOG = logging.getLogger(__name__)
@@ -47,71 +61,6 @@ REPEAT_MS = 5_000
 """A quarter of the time after which Ray drops a gauge."""
 
 Key = TypeVar("Key", bound=Hashable)
-Tags = tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """A measurement: the increment of a counter, or the new value of a gauge."""
-
-    metric: str
-    value: int
-    tags: Tags
-
-
-class PartitionSamples:
-    """Turns the trace events of one node into samples."""
-
-    def __init__(self) -> None:
-        self._leader_epochs: dict[TopicPartition, int] = {}
-        self._log_ends: dict[TopicPartition, int] = {}
-        self._high_watermarks: dict[TopicPartition, int] = {}
-
-    def samples_of(self, trace: Trace) -> Iterator[Sample]:
-        """The samples of one trace event; most events have none."""
-        match trace:
-            case PartitionChanged():
-                yield from self._of_controller(trace)
-            case BecameLeader(partition=partition, log_end=log_end, high_watermark=high_watermark):
-                self._log_ends[partition] = log_end
-                self._high_watermarks[partition] = high_watermark
-                yield self._lag(partition)
-            case RecordsAppended(partition=partition, log_end=log_end):
-                self._log_ends[partition] = log_end
-                yield self._lag(partition)
-            case HighWatermarkAdvanced(partition=partition, high_watermark=high_watermark):
-                self._high_watermarks[partition] = high_watermark
-                yield self._lag(partition)
-            case BecameFollower(partition=partition):
-                yield lag_sample(partition, 0)
-
-    def _lag(self, partition: TopicPartition) -> Sample:
-        return lag_sample(partition, self._log_ends[partition] - self._high_watermarks[partition])
-
-    def _of_controller(self, trace: PartitionChanged) -> Iterator[Sample]:
-        partition, tags, epoch = trace.partition, _tags(trace.partition), trace.leader_epoch
-        known = self._leader_epochs.get(partition, -1 if trace.partition_epoch == 0 else epoch)
-        if epoch > known and trace.leader != NO_LEADER:
-            yield Sample(metrics.ELECTIONS, 1, tags)
-        self._leader_epochs[partition] = epoch
-        yield from partition_samples(partition, len(trace.isr), len(trace.elr))
-
-
-def partition_samples(partition: TopicPartition, isr: int, elr: int) -> Iterator[Sample]:
-    """The gauges of a partition in the controller's metadata, with `isr` members of the ISR and `elr` of the ELR."""
-    tags = _tags(partition)
-    yield Sample(metrics.ISR_SIZE, isr, tags)
-    yield Sample(metrics.ELR_SIZE, elr, tags)
-    yield Sample(metrics.ELECTABLE_LEADERS_COUNT, isr + elr, tags)
-
-
-def lag_sample(partition: TopicPartition, records: int) -> Sample:
-    """The gauge of a broker's replica with this many uncommitted records."""
-    return Sample(metrics.HIGH_WATERMARK_LAG, records, _tags(partition))
-
-
-def _tags(partition: TopicPartition) -> Tags:
-    return (("topic", partition.topic), ("partition", str(partition.partition)))
 
 
 class NodeReadings:
@@ -128,13 +77,29 @@ class NodeReadings:
         """The metrics of `CLUSTER_HELP` once the node has started; empty where it is no controller."""
         return self._node.metrics() if isinstance(self._node, ControllerNode) else {}
 
+    def of_quorum_replica(self) -> Mapping[str, int]:
+        """`QUORUM_REPLICA_METRICS` of a controller's or broker's replica of the metadata log; empty without one."""
+        if not isinstance(self._node, ControllerNode | BrokerNode):
+            return {}
+        replica = self._node.replica
+        values = (replica.leader, replica.epoch, replica.high_watermark, replica.log.end_offset)
+        return dict(zip(metrics.QUORUM_REPLICA_METRICS, values, strict=True))
+
     def of_partitions(self) -> Iterator[Sample]:
-        """The gauges of a broker's replicas, or of the partitions in the metadata of the active controller."""
+        """The gauges of a broker's replicas and then those over all of them, or the gauges of the partitions in the
+        metadata of the active controller.
+        """
         node = self._node
         if isinstance(node, BaseBroker):
+            counts = ReplicaGauges()
             for replica in list(node.context.replicas.values()):
-                log, leads = replica.log, replica.leadership is not None
-                yield lag_sample(replica.name, log.end_offset - log.high_watermark if leads else 0)
+                counts.add(node.context, replica)
+                if replica.leadership is not None:
+                    yield from leader_samples(replica.name, replica.log.end_offset, replica.log.high_watermark)
+                else:
+                    yield log_end_sample(replica.name, replica.log.end_offset)
+                    yield lag_sample(replica.name, 0)
+            yield from broker_samples(counts)
         elif isinstance(node, ControllerNode) and node.is_active:
             image = node.state.image
             for partition, state in [(image.name_of(key), state) for key, state in image.partitions()]:
@@ -158,9 +123,18 @@ class Changes(Generic[Key]):
 
 
 class RayMeter:
-    """Receives what a node sends, receives and traces, and the end of each input. `clock` is the host's."""
+    """Receives what a node sends, receives and traces, and the end of each input. `cluster` is the label of its series.
+    `clock` is the host's, `now_s` a monotonic clock that measures requests.
+    """
 
-    def __init__(self, cluster: str, node: str, clock: LoopClock, readings: NodeReadings) -> None:
+    def __init__(
+        self,
+        cluster: str,
+        node: str,
+        clock: LoopClock,
+        readings: NodeReadings,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         default = {"cluster": cluster, "node": node}
         self._node = node
         self._clock = clock
@@ -176,10 +150,17 @@ class RayMeter:
         for name, declared in metrics.NODE_METRICS.items():
             if declared.kind == "counter":
                 self._counters[name] = Counter(name, declared.help, (*default, *declared.labels))
-            else:
+            elif declared.kind == "gauge":
                 self._gauges[name] = Gauge(name, declared.help, (*default, *declared.labels))
-        for metric in (*self._counters.values(), *self._gauges.values(), *self._of_controller.values()):
+        requests = metrics.NODE_METRICS[metrics.REQUEST_MS]
+        self._request_ms = Histogram(
+            requests.name, requests.help, list(metrics.REQUEST_MS_BOUNDS), (*default, *requests.labels)
+        )
+        exported = (*self._counters.values(), *self._gauges.values(), *self._of_controller.values(), self._request_ms)
+        for metric in exported:
             metric.set_default_tags(default)
+        self._now_s = now_s
+        self._times = RequestTimes()
         self._traces: deque[Trace] = deque()
         self._samples: dict[tuple[str, Tags], int] = {}
         self._repeated: Iterator[Sample] = iter(())
@@ -190,10 +171,17 @@ class RayMeter:
     def stop(self) -> None:
         self._has_stopped = True
 
-    def record_sent(self, message: Message) -> None:
-        self._add(Sample(metrics.MESSAGES_SENT, 1, (("type", type(message).__name__),)))
+    def arrival(self) -> float:
+        """The time at which a frame arrives, for `record_received`."""
+        return self._now_s()
 
-    def record_received(self, message: Message) -> None:
+    def record_sent(self, to: NodeId, message: Message) -> None:
+        self._add(Sample(metrics.MESSAGES_SENT, 1, (("type", type(message).__name__),)))
+        self._times.sent(to, message, self._now_s())
+
+    def record_received(self, sender: NodeId, message: Message, arrived_s: float) -> None:
+        """Begins the input that hands a message to the node; `arrived_s` is the `arrival` of its frame."""
+        self._times.received(sender, message, arrived_s)
         if isinstance(message, ProduceRequest):
             self._add(Sample(metrics.PRODUCE_REQUESTS, 1, (("acks", str(message.acks)),)))
 
@@ -201,13 +189,18 @@ class RayMeter:
         """Also writes an alert to the process's log."""
         if isinstance(trace, AlertRaised):
             _LOG.warning("%s: %s", self._node, trace.text())
+        if isinstance(trace, RecordsAppended) and (batch := self._times.batch_of(trace)) is not None:
+            topic = (("topic", trace.partition.topic),)
+            self._add(Sample(metrics.BYTES_IN, batch.size_bytes, topic))
+            self._add(Sample(metrics.MESSAGES_IN, batch.record_count, topic))
         self._traces.append(trace)
 
     def end_input(self) -> None:
         """Begins the repetition with the first input, and schedules the next export if there is anything to export."""
         if self._repeat_at_ms == 0:
             self._schedule_repeat()
-        if not self._is_scheduled and (self._samples or self._traces or self._of_controller):
+        has_news = self._samples or self._traces or self._of_controller or self._times.has_any
+        if not self._is_scheduled and has_news:
             self._schedule_export(EXPORT_MS)
 
     def _schedule_repeat(self) -> None:
@@ -236,8 +229,9 @@ class RayMeter:
         if self._has_stopped:
             return
         self._is_scheduled = False
-        for name, value in self._changes.take(self._readings.of_controller()).items():
-            self._of_controller[name].set(value)
+        states = {**self._readings.of_controller(), **self._readings.of_quorum_replica()}
+        for name, value in self._changes.take(states).items():
+            (self._of_controller.get(name) or self._gauges[name]).set(value)
         repeated = list(islice(self._repeated, EXPORT_AT_ONCE))
         for sample in repeated:
             self._gauges[sample.metric].set(sample.value, dict(sample.tags))
@@ -250,7 +244,9 @@ class RayMeter:
                 self._counters[metric].inc(value, dict(tags))
             else:
                 self._gauges[metric].set(value, dict(tags))
-        if self._samples or self._traces or repeated:
+        for kind, ms in self._times.take(EXPORT_AT_ONCE):
+            self._request_ms.observe(ms, {"request": kind})
+        if self._samples or self._traces or repeated or self._times.has_any:
             self._schedule_export(EXPORT_AGAIN_MS)
 
 

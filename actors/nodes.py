@@ -115,7 +115,7 @@ class NodeSetup:
     the start. `rack` None means the label of the Ray node. `voters` are the first voters of the quorum
     with the directory ids of their disks. `predecessor` is the last known process of the node, which is killed if it
     still runs on the same machine. `former` are the last incarnations of an earlier cluster with the same processes,
-    whose frames are dropped.
+    whose frames are dropped. `label` is the label `cluster` of its metrics (empty: `run`).
     """
 
     node: NodeId
@@ -135,6 +135,7 @@ class NodeSetup:
     store: StoreSettings | None = None
     predecessor: ProcessId | None = None
     former: Mapping[NodeId, int] = field(default_factory=dict)
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +305,7 @@ class NodeShell:
         )
         self._transport.set_links(setup.links)
         self._transport.ignore_incarnations(setup.former)
-        self._meter = RayMeter(setup.run, self._name, clock, NodeReadings(self._node))
+        self._meter = RayMeter(setup.label or setup.run, self._name, clock, NodeReadings(self._node))
         self._admin_relay = AdminRelay(self._transport.send)
         self._host = NodeHost(self._node, clock, self._admin_relay.send, self._meter)
         self._transport.serve(self._host)

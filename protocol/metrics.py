@@ -2,7 +2,9 @@
 expect are read from here.
 
 `CONTROLLER_METRICS` are what a controller measures (requirements I1-I10, D34), on either engine. On ray a node exports
-`NODE_METRICS`, and the process that polls the nodes `POLLED_METRICS` (`actors/metrics.py`).
+`NODE_METRICS`, and the process that polls the nodes `POLLED_METRICS` (`actors/metrics.py`). A metric that Kafka has too
+is named after it: the domain of its MBean and its name, or attribute, in snake case. The dashboard, the rules and the
+scrape configuration (`experiments/monitoring`) are made of the same declarations.
 """
 
 from __future__ import annotations
@@ -10,22 +12,30 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal, NamedTuple
 
+Kind = Literal["gauge", "counter", "summary", "histogram"]
+
 
 class Metric(NamedTuple):
     """The declaration of one metric.
 
     `unit` is that of its values, `text` what they are in a few words, `source` items of docs/requirements.md (empty:
-    none), `detail` what else a reader of them needs. There is a series for each combination of values of `labels`,
-    beside the labels that all series of a node have.
+    none), `detail` what else a reader of them needs, `mbean` what Kafka names it (empty: Kafka has no such metric).
+    There is a series for each combination of values of `labels`, beside the labels that all series of a node have.
     """
 
-    kind: Literal["gauge", "counter", "summary"]
+    kind: Kind
     name: str
     unit: str
     text: str
     source: str = ""
     detail: str = ""
     labels: tuple[str, ...] = ()
+    mbean: str = ""
+
+    @property
+    def series(self) -> str:
+        """The name under which Prometheus stores it; a histogram has `_bucket`, `_count` and `_sum` behind it."""
+        return f"ray_{self.name.replace('.', '_')}{'_total' if self.kind == 'counter' else ''}"
 
     @property
     def help(self) -> str:
@@ -43,15 +53,21 @@ POLLED_METRICS: dict[str, Metric] = {}
 
 
 def _controller(
-    kind: Literal["gauge", "counter", "summary"], name: str, unit: str, text: str, source: str = "", detail: str = ""
+    kind: Kind, name: str, unit: str, text: str, source: str = "", detail: str = "", mbean: str = ""
 ) -> str:
-    return Metric(kind, f"kafka.controller.{name}", unit, text, source, detail).declare(CONTROLLER_METRICS)
+    declared = Metric(kind, f"kafka.controller.{name}", unit, text, source, detail, mbean=mbean)
+    return declared.declare(CONTROLLER_METRICS)
 
 
 _gauge = partial(_controller, "gauge")
 _counter = partial(_controller, "counter")
 _summary = partial(_controller, "summary")
 _PER_PARTITION = ("topic", "partition")
+_CONTROLLER = "kafka.controller:type=KafkaController,name="
+_STATS = "kafka.controller:type=ControllerStats,name="
+_RAFT = "kafka.server:type=raft-metrics,attribute="
+_REPLICA_MANAGER = "kafka.server:type=ReplicaManager,name="
+_TOPICS = "kafka.server:type=BrokerTopicMetrics,name="
 _of_partition = partial(Metric, "gauge", labels=_PER_PARTITION)
 
 _RECOVERY = (
@@ -82,7 +98,9 @@ _REASSIGNMENT = (
 )
 
 UNDER_MIN_ISR = _gauge("global_under_min_isr_partition_count", "partitions", "ISR below effective min ISR", "I2")
-OFFLINE = _gauge("offline_partitions_count", "partitions", "without a leader", "I8")
+OFFLINE = _gauge(
+    "offline_partitions_count", "partitions", "without a leader", "I8", mbean=f"{_CONTROLLER}OfflinePartitionsCount"
+)
 UNCLEAN_RECOVERY = _gauge("unclean_recovery_partitions_count", "partitions", "under unclean recovery", "I3", _RECOVERY)
 MANUAL_ELECTION_REQUIRED = _gauge(
     "manual_leader_election_required_partition_count", "partitions", "wait for a user", "I4", _NEEDS_USER
@@ -91,15 +109,47 @@ REASSIGNING = _gauge("reassigning_partitions_count", "partitions", "with a reass
 UNCLEAN_RECOVERY_FINISHED = _counter(
     "unclean_recovery_finished_count", "recoveries", "unclean recoveries done", "I5", _RECOVERY
 )
-UNCLEAN_ELECTIONS = _counter("unclean_leader_elections_count", "elections", "acknowledged records may be lost", "I8")
-VOTERS = _gauge("raft.number_of_voters", "controllers", "voters of the quorum", "I9", _VOTERS)
-OBSERVERS = _gauge("raft.number_of_observers", "replicas", "fetch the metadata log without a vote", "I9", _OBSERVERS)
+UNCLEAN_ELECTIONS = _counter(
+    "unclean_leader_elections_count",
+    "elections",
+    "acknowledged records may be lost",
+    "I8",
+    mbean=f"{_STATS}UncleanLeaderElectionsPerSec",
+)
+VOTERS = _gauge(
+    "raft.number_of_voters", "controllers", "voters of the quorum", "I9", _VOTERS, f"{_RAFT}number-of-voters"
+)
+OBSERVERS = _gauge(
+    "raft.number_of_observers",
+    "replicas",
+    "fetch the metadata log without a vote",
+    "I9",
+    _OBSERVERS,
+    f"{_RAFT}number-of-observers",
+)
 UNCOMMITTED_VOTER_CHANGE = _gauge(
-    "raft.uncommitted_voter_change", "changes", "of the quorum, not yet committed", "I9", _VOTERS
+    "raft.uncommitted_voter_change",
+    "changes",
+    "of the quorum, not yet committed",
+    "I9",
+    _VOTERS,
+    f"{_RAFT}uncommitted-voter-change",
 )
 IGNORED_STATIC_VOTERS = _gauge(
-    "raft.ignored_static_voters", "controllers", "configured, overridden by the log", "I9", _VOTERS
+    "raft.ignored_static_voters",
+    "controllers",
+    "configured, overridden by the log",
+    "I9",
+    _VOTERS,
+    f"{_RAFT}ignored-static-voters",
 )
+ACTIVE_BROKERS = _gauge(
+    "active_broker_count", "brokers", "registered and unfenced", mbean=f"{_CONTROLLER}ActiveBrokerCount"
+)
+FENCED_BROKERS = _gauge(
+    "fenced_broker_count", "brokers", "registered and fenced", mbean=f"{_CONTROLLER}FencedBrokerCount"
+)
+PARTITIONS = _gauge("global_partition_count", "partitions", "of all topics", mbean=f"{_CONTROLLER}GlobalPartitionCount")
 FAILOVER_LATENCY = _summary(
     "failover_latency_ms", "ms", "until all active brokers have applied a fencing", "I10", _FAILOVER
 )
@@ -134,6 +184,20 @@ _POLLED = (
     "ray_kafka_controller_active_controller_count)`."
 )
 _polled = partial(Metric, "gauge", detail=_POLLED)
+_EVERY_5_S = "Counted every 5 s, over the replicas that the broker has then."
+_of_broker = partial(Metric, "gauge", detail=_EVERY_5_S)
+_OF_REPLICA_OF_QUORUM = (
+    "Each controller and each broker has a replica of the metadata log, and reports what that replica knows. `v3` has "
+    "none."
+)
+_of_quorum = partial(Metric, "gauge", detail=_OF_REPLICA_OF_QUORUM)
+_APPENDED = (
+    "Of the batches that the broker appended as leader. Bytes are those of the payload, without the batch's header."
+)
+_LEADERS_CHANGES = (
+    "Proposals of the leader that the controller has committed; a change that the controller makes by itself, when it "
+    "fences a broker, is none."
+)
 
 MESSAGES_SENT = Metric(
     "counter", "isray_messages_sent", "messages", "those that the node sent, by type", labels=("type",)
@@ -161,9 +225,125 @@ HIGH_WATERMARK_LAG = _of_partition(
 ELECTABLE_LEADERS_COUNT = _of_partition(
     ELECTABLE_LEADERS.replace(".", "_"), "brokers", "those in ISR or ELR, by the controller's record"
 ).declare(NODE_METRICS)
+LOG_END_OFFSET = _of_partition(
+    "kafka_log_log_end_offset",
+    "offset",
+    "end of the broker's log",
+    mbean="kafka.log:type=Log,name=LogEndOffset",
+).declare(NODE_METRICS)
+HIGH_WATERMARK = _of_partition("isray_high_watermark", "offset", "of the leader; a follower has no series").declare(
+    NODE_METRICS
+)
+LEADER_COUNT = _of_broker(
+    "kafka_server_leader_count", "partitions", "those that the broker leads", mbean=f"{_REPLICA_MANAGER}LeaderCount"
+).declare(NODE_METRICS)
+PARTITION_COUNT = _of_broker(
+    "kafka_server_partition_count", "replicas", "those on the broker", mbean=f"{_REPLICA_MANAGER}PartitionCount"
+).declare(NODE_METRICS)
+UNDER_REPLICATED = _of_broker(
+    "kafka_server_under_replicated_partitions",
+    "partitions",
+    "led by the broker, with fewer members in the ISR than replicas; replicas that a reassignment adds do not count",
+    mbean=f"{_REPLICA_MANAGER}UnderReplicatedPartitions",
+).declare(NODE_METRICS)
+BELOW_MIN_ISR = _of_broker(
+    "kafka_server_under_min_isr_partition_count",
+    "partitions",
+    "led by the broker, with an ISR below effective min ISR",
+    mbean=f"{_REPLICA_MANAGER}UnderMinIsrPartitionCount",
+).declare(NODE_METRICS)
+AT_MIN_ISR = _of_broker(
+    "kafka_server_at_min_isr_partition_count",
+    "partitions",
+    "led by the broker, with an ISR of exactly effective min ISR",
+    mbean=f"{_REPLICA_MANAGER}AtMinIsrPartitionCount",
+).declare(NODE_METRICS)
+ISR_SHRINKS = Metric(
+    "counter",
+    "kafka_server_isr_shrinks",
+    "changes",
+    "of an ISR by its leader, with members that leave",
+    detail=_LEADERS_CHANGES,
+    mbean=f"{_REPLICA_MANAGER}IsrShrinksPerSec",
+).declare(NODE_METRICS)
+ISR_EXPANDS = Metric(
+    "counter",
+    "kafka_server_isr_expands",
+    "changes",
+    "of an ISR by its leader, with members that join",
+    detail=_LEADERS_CHANGES,
+    mbean=f"{_REPLICA_MANAGER}IsrExpandsPerSec",
+).declare(NODE_METRICS)
+BYTES_IN = Metric(
+    "counter",
+    "kafka_server_bytes_in",
+    "bytes",
+    "that producers wrote, by topic",
+    detail=_APPENDED,
+    labels=("topic",),
+    mbean=f"{_TOPICS}BytesInPerSec",
+).declare(NODE_METRICS)
+MESSAGES_IN = Metric(
+    "counter",
+    "kafka_server_messages_in",
+    "records",
+    "that producers wrote, by topic",
+    detail=_APPENDED,
+    labels=("topic",),
+    mbean=f"{_TOPICS}MessagesInPerSec",
+).declare(NODE_METRICS)
+REQUEST_MS = Metric(
+    "histogram",
+    "kafka_network_total_time_ms",
+    "ms",
+    "from the arrival of a request until its response is sent, by kind of request",
+    detail=(
+        "Waiting in the node's queue, for the high watermark or for records included. `FetchConsumer` is what a "
+        "consumer sends. Fetches of followers are not pairs of request and response (`protocol/messages/data.py`), and "
+        "produce requests with acks=0 have no response."
+    ),
+    labels=("request",),
+    mbean="kafka.network:type=RequestMetrics,name=TotalTimeMs",
+).declare(NODE_METRICS)
+REQUEST_MS_BOUNDS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0, 2_000.0, 5_000.0, 10_000.0)
+"""The upper bounds of the buckets of `REQUEST_MS`, ms."""
+RAFT_LEADER = _of_quorum(
+    "kafka_server_raft_current_leader",
+    "node id",
+    "of the leader of the quorum; -1 while none is known",
+    mbean=f"{_RAFT}current-leader",
+).declare(NODE_METRICS)
+RAFT_EPOCH = _of_quorum(
+    "kafka_server_raft_current_epoch", "epoch", "of the quorum", mbean=f"{_RAFT}current-epoch"
+).declare(NODE_METRICS)
+RAFT_HIGH_WATERMARK = _of_quorum(
+    "kafka_server_raft_high_watermark", "offset", "of the metadata log", mbean=f"{_RAFT}high-watermark"
+).declare(NODE_METRICS)
+RAFT_LOG_END = _of_quorum(
+    "kafka_server_raft_log_end_offset", "offset", "end of the metadata log", mbean=f"{_RAFT}log-end-offset"
+).declare(NODE_METRICS)
+QUORUM_REPLICA_METRICS = (RAFT_LEADER, RAFT_EPOCH, RAFT_HIGH_WATERMARK, RAFT_LOG_END)
 NODE_RUNNING = _polled("isray_node_running", "nodes", "1 while the node's process runs, 0 once it has ended").declare(
     POLLED_METRICS
 )
 ACTIVE_CONTROLLER = _polled(
-    "kafka_controller_active_controller_count", "controllers", "1 on the active controller, 0 elsewhere"
+    "kafka_controller_active_controller_count",
+    "controllers",
+    "1 on the active controller, 0 elsewhere",
+    mbean=f"{_CONTROLLER}ActiveControllerCount",
 ).declare(POLLED_METRICS)
+
+
+def exported() -> tuple[Metric, ...]:
+    """All metrics that a cluster on Ray serves, each as it is exported: a summary is four gauges."""
+    clusters = tuple(
+        Metric("gauge", name, declared.unit, text.partition(": ")[2], detail=declared.detail, mbean=declared.mbean)
+        for name, text in CLUSTER_HELP.items()
+        for declared in (_declaration_of(name),)
+    )
+    return (*clusters, *NODE_METRICS.values(), *POLLED_METRICS.values())
+
+
+def _declaration_of(name: str) -> Metric:
+    """The declaration of a metric of the cluster, or of the summary that it is a part of."""
+    return CONTROLLER_METRICS.get(name) or CONTROLLER_METRICS[name.rpartition("_")[0]]

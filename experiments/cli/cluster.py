@@ -14,26 +14,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
-from rich.console import Console
 from rich.table import Column, Table
 
 from experiments.cli import cluster_access
 from experiments.cli.cluster_access import BootstrapServer, CommandConfig, OwnCluster, Principal, Target, target_of
 from experiments.cli.metadata_quorum import role_of
-from experiments.cli.output import ExitCode, Json, fail, fail_if, flag, option, print_result
+from experiments.cli.output import ExitCode, Json, fail, fail_if, flag, option, print_result, wide_console
 from experiments.cli.parse import KafkaReleaseOption, name_values, release_of
 from experiments.cli.server_properties import with_server_properties
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.engines.ray.cluster_state import DEFAULT_NAME, ClusterOptions, ClusterState, read_state, states
 from experiments.engines.ray.connection import own_state
 from experiments.engines.ray.launch import LaunchFailed, config_of, launch, stop
-from experiments.engines.ray.node_commands import NodeAction, NodeCommand, NodeRow, NodeState, ask
+from experiments.engines.ray.node_commands import Ask, NodeAction, NodeCommand, NodeRow, NodeState, SupervisorGoneError
 from experiments.engines.ray.session import stay_on_loopback
+from experiments.engines.ray.supervision import by_socket
 from experiments.support.errors import InputError
 from protocol.errors import ErrorCode
 from protocol.features import UNCLEAN_RECOVERY_ENABLED, Generation
@@ -41,12 +41,16 @@ from protocol.ids import NO_EPOCH, NO_LEADER, RECOVERY_MANAGER, STORE, NodeId, i
 from protocol.messages.quorum import DescribeQuorumResponse, ReplicaState
 
 _BROKER, _CONTROLLER = "broker-", "controller-"
+_PLACE_COLUMN = 5
+"""The columns of `isray status` between the process and where it runs."""
 ClusterName = Annotated[str, option("NAME", "Which of your clusters on this machine.")]
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerRow:
-    """A broker of `isray status --json`. In `v3` one that has no session with the store is not registered."""
+    """A broker of `isray status --json`. In `v3` one that has no session with the store is not registered. `host` and
+    `ray_node` are of its process, None where that is not known.
+    """
 
     node: str
     running: bool
@@ -55,11 +59,15 @@ class BrokerRow:
     rack: str | None = None
     leads: int = 0
     replicas: int = 0
+    host: str | None = None
+    ray_node: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerRow:
-    """A controller of `isray status --json`; what the leader of the quorum does not know is None."""
+    """A controller of `isray status --json`; what the leader of the quorum does not know is None, as are `host` and
+    `ray_node` where there is no process or it is not known.
+    """
 
     node: str
     running: bool
@@ -67,6 +75,11 @@ class ControllerRow:
     votes: bool
     directory_id: str | None
     lag: int | None
+    host: str | None = None
+    ray_node: str | None = None
+
+
+Row = TypeVar("Row", BrokerRow, ControllerRow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +172,8 @@ def _print_ready(state: ClusterState, as_json: bool) -> None:
     options = state.options
     of = f"brokers: {options.brokers}, controllers: {options.controllers}, {options.generation.value}"
     text = f"{options.name} is ready ({of}): --bootstrap-server {state.address}"
-    print_result(as_json, _known(state), typer.echo, text)
+    ports = ", ".join(f"http://{port}/metrics" for port in state.metrics)
+    print_result(as_json, _known(state), typer.echo, f"{text}, metrics at {ports}")
 
 
 def _known(state: ClusterState) -> dict[str, object]:
@@ -171,6 +185,7 @@ def _known(state: ClusterState) -> dict[str, object]:
         "pid": state.pid,
         "generation": state.options.generation.value,
         "nodes": list(state.nodes),
+        "metrics": list(state.metrics),
         "pids": dict(state.pids),
         "events": list(state.events),
     }
@@ -203,9 +218,10 @@ def status(
         fail(f"isray: {text}", known | {"healthy": False, "message": text} if target.as_json else None)
     rows = _rows(state)
     try:
-        with cluster_access.open_admin(target, asks_nodes=True) as (admin, running):
-            running = running if rows is None else {row.node for row in rows if row.pid is not None}
-            found = cluster_document(admin, running, () if state is None else state.nodes)
+        with cluster_access.open_admin(target, asks_nodes=True) as opened:
+            rows = _rows_of(opened.ask) if rows is None else rows
+            running = opened.names if rows is None else {row.node for row in rows if row.pid is not None}
+            found = cluster_document(opened.admin, running, () if state is None else state.nodes, rows or ())
     except AdminError as error:
         cluster_access.exit_refused("isray", error, target.as_json)
     print_result(target.as_json, known | asdict(found), _print_status, found, state, rows or ())
@@ -214,11 +230,14 @@ def status(
 
 def _rows(state: ClusterState | None) -> tuple[NodeRow, ...] | None:
     """The nodes as the supervisor of a cluster of this user knows them, None where it does not answer."""
-    if state is None:
-        return None
+    return None if state is None else _rows_of(by_socket(state))
+
+
+def _rows_of(ask: Ask) -> tuple[NodeRow, ...] | None:
+    """The nodes as a supervisor knows them, None where it does not answer."""
     try:
-        return ask(state, NodeCommand(action=NodeAction.LIST)).rows
-    except OSError:
+        return ask(NodeCommand(action=NodeAction.LIST)).rows or None
+    except SupervisorGoneError:
         return None
 
 
@@ -233,10 +252,14 @@ def _own_state(target: Target) -> ClusterState | None:
     return found[0] if len(found) == 1 else None
 
 
-def cluster_document(admin: AdminClient, running: set[str], started: Sequence[str] = ()) -> ClusterDocument:
+def cluster_document(
+    admin: AdminClient, running: set[str], started: Sequence[str] = (), rows: Sequence[NodeRow] = ()
+) -> ClusterDocument:
     """The state of a cluster. `running` are the names of the nodes that have a process, `started` of those that were
-    started with the cluster, as far as that is known. Registered brokers and voters are listed in any case.
+    started with the cluster, as far as that is known; `rows` are the nodes as the supervisor knows them. Registered
+    brokers and voters are listed in any case.
     """
+    processes = {row.node: row for row in rows}
     quorum, has_quorum = _quorum(admin)
     cluster = admin.describe_cluster()
     partitions = [partition for topic in admin.describe_topics() for partition in topic.partitions]
@@ -255,7 +278,8 @@ def cluster_document(admin: AdminClient, running: set[str], started: Sequence[st
     ]
     gone = sorted({name for name in started if name.startswith(_BROKER)} - {row.node for row in brokers})
     brokers += [BrokerRow(name, name in running) for name in (gone if not has_quorum else ())]
-    controllers = _controllers(quorum, running, started)
+    brokers = [_placed(row, processes.get(row.node)) for row in brokers]
+    controllers = [_placed(row, processes.get(row.node)) for row in _controllers(quorum, running, started)]
     voters = [] if quorum is None else quorum.voters
     has_majority = sum(row.votes and row.running for row in controllers) > len(voters) // 2
     manager = node_name(RECOVERY_MANAGER) in running
@@ -275,6 +299,11 @@ def cluster_document(admin: AdminClient, running: set[str], started: Sequence[st
         and (manager or not features.get(UNCLEAN_RECOVERY_ENABLED))
         and all(broker.running and broker.state == "unfenced" for broker in brokers),
     )
+
+
+def _placed(row: Row, process: NodeRow | None) -> Row:
+    """The row with the machine of the node's process, as far as that is known."""
+    return row if process is None else replace(row, host=process.host, ray_node=process.ray_node)
 
 
 def _quorum(admin: AdminClient) -> tuple[DescribeQuorumResponse | None, bool]:
@@ -318,13 +347,16 @@ def _broker_state(fenced: bool, in_controlled_shutdown: bool) -> str:
 
 
 def _print_status(found: ClusterDocument, state: ClusterState | None, nodes: Sequence[NodeRow]) -> None:
-    console = Console(highlight=False)
+    console = wide_console()
     known = {row.node: row for row in nodes}
     pids = {} if state is None else state.pids
     if state is not None:
         options = state.options
         console.print(f"{options.name}: {options.generation.value}, {state.address}, process {state.pid}")
     table = Table("node", Column("process", no_wrap=True), "state", "epoch", "leads", "replicas", "rack", box=None)
+    if nodes:
+        table.add_column("host")
+        table.add_column("Ray node", no_wrap=True)
     rows = [(row.node, row.running, [row.role or ""]) for row in found.controllers]
     if found.recovery_manager_running or found.features.get(UNCLEAN_RECOVERY_ENABLED):
         rows.append((node_name(RECOVERY_MANAGER), found.recovery_manager_running, []))
@@ -336,7 +368,9 @@ def _print_status(found: ClusterDocument, state: ClusterState | None, nodes: Seq
     for node, is_running, texts in rows:
         row = known.get(node)
         by_file = pids.get(node, "runs") if is_running else "ended"
-        table.add_row(node, str(by_file if row is None else row.pid or row.state), *texts)
+        where = ["", ""] if row is None else [row.host or "", (row.ray_node or "")[:8]]
+        cells = [*texts, *[""] * (_PLACE_COLUMN - len(texts)), *where] if nodes else texts
+        table.add_row(node, str(by_file if row is None else row.pid or row.state), *cells)
     console.print(table)
     if found.features:
         voters = ", ".join(map(str, found.voters))

@@ -16,6 +16,7 @@ import typer
 
 from experiments.cli.output import fail, fail_if, option
 from experiments.engines.admin_client import AdminClient, AdminError
+from experiments.engines.ray.node_commands import Ask
 from experiments.support.errors import InputError
 from experiments.support.properties import read_properties
 from protocol.errors import ErrorCode
@@ -106,16 +107,25 @@ def is_principal(text: str) -> bool:
     return text.startswith("User:") and text != "User:"
 
 
+class Opened(NamedTuple):
+    """An administration client of a cluster, the names of its nodes that run, and what asks its supervisor."""
+
+    admin: AdminClient
+    names: set[str]
+    ask: Ask
+
+
 @contextmanager
-def open_admin(target: Target, asks_nodes: bool = False) -> Iterator[tuple[AdminClient, set[str]]]:
-    """An administration client of the cluster, and the names of its nodes that run. With `asks_nodes`, the nodes answer
-    requests that only read themselves, without the cluster's client.
+def open_admin(target: Target, asks_nodes: bool = False) -> Iterator[Opened]:
+    """Connects to the cluster. With `asks_nodes`, the nodes answer requests that only read themselves, without the
+    cluster's client.
     """
     from experiments.engines.ray.connection import connection, find_cluster
+    from experiments.engines.ray.supervision import through_ray
 
     with connection(find_cluster(target.bootstrap, target.name)) as connected:
         port = connected.nodes if asks_nodes else connected.client
-        yield AdminClient(port, target.principal), set(connected.names)
+        yield Opened(AdminClient(port, target.principal), set(connected.names), through_ray(connected.client))
 
 
 @contextmanager
@@ -124,8 +134,8 @@ def administering(target: Target, failing: str) -> Iterator[AdminClient]:
     with `failing`.
     """
     try:
-        with open_admin(target) as (admin, _):
-            yield admin
+        with open_admin(target) as opened:
+            yield opened.admin
     except AdminError as error:
         exit_refused(failing, error, target.as_json)
 

@@ -1,30 +1,31 @@
 """`isray node`: the nodes of a cluster of `isray up`, and failures of one node made by hand.
 
-The supervisor of the cluster carries out each command (`experiments/engines/ray/node_commands.py`), so they work for
-clusters of this user on this machine. A node is named as `isray status` does, or by its id: `broker-0` or `0`,
-`controller-1000` or `1000`, `urm` or `2000`, `client-3000` or `3000`.
+The supervisor of the cluster carries out each command (`experiments/engines/ray/node_commands.py`). It is reached over
+a socket, or with `--bootstrap-server` from any machine that reaches the cluster's Ray. A node is named as `isray
+status` does, or by its id: `broker-0` or `0`, `controller-1000` or `1000`, `urm` or `2000`, `client-3000` or `3000`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, NoReturn
 
 import typer
 
 from experiments.cli.help import App
 from experiments.cli.output import Json, fail, option, print_result, table_of, wide_console
-from experiments.engines.ray.cluster_state import ClusterState
-from experiments.engines.ray.connection import own_cluster
 from experiments.engines.ray.node_commands import (
+    Ask,
     NodeAction,
     NodeAnswer,
     NodeCommand,
     NodeRow,
     NodeState,
-    ask,
+    SupervisorGoneError,
     ask_until,
 )
+from experiments.engines.ray.supervision import supervised
 from experiments.support.errors import InputError
 from protocol.config import INT_MAX
 from protocol.ids import FIRST_CLIENT, RECOVERY_MANAGER, node_name
@@ -33,14 +34,19 @@ WITHIN_S = 60.0
 LOSSES = "none, unflushed, all, or a number of records"
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="A name or id: broker-0 or 0, controller-1000 or 1000.")]
 ClusterName = Annotated[str | None, option("NAME", "Your cluster of this name on this machine.")]
+RayAddress = Annotated[
+    str | None,
+    option("HOST:PORT", "The Ray head of a cluster on any machine.", "--bootstrap-server", "--address"),
+]
 
 app = App("Nodes of a cluster of isray up: end, restart and pause them.")
 
 
 @app.register("list", "isray node list")
-def list_nodes(name: ClusterName = None, as_json: Json = False) -> None:
+def list_nodes(name: ClusterName = None, address: RayAddress = None, as_json: Json = False) -> None:
     """The nodes as they are now: state, process, its host and Ray node, directory."""
-    rows = _ask(own_cluster(name), NodeCommand(action=NodeAction.LIST), as_json).rows
+    with _supervisor(name, address, "node list", as_json) as ask:
+        rows = _ask(ask, NodeCommand(action=NodeAction.LIST), as_json).rows
     print_result(as_json, [row.model_dump() for row in rows], _print_rows, rows)
 
 
@@ -49,32 +55,33 @@ def kill(
     node: NodeName,
     lose: Annotated[str, option("LOSS", f"What its disk loses: {LOSSES}, as far as unflushed.")] = "none",
     name: ClusterName = None,
+    address: RayAddress = None,
     as_json: Json = False,
 ) -> None:
     """End a node with SIGKILL, as a crash."""
-    _change(NodeAction.KILL, node, name, as_json, "killed", lose)
+    _change(NodeAction.KILL, node, (name, address), as_json, "killed", lose)
 
 
 @app.register("stop", "isray node stop broker-0")
-def stop(node: NodeName, name: ClusterName = None, as_json: Json = False) -> None:
+def stop(node: NodeName, name: ClusterName = None, address: RayAddress = None, as_json: Json = False) -> None:
     """Shut a broker or controller down in good order, and wait until it has ended; or withdraw its start."""
     if _named(node) in (node_name(RECOVERY_MANAGER), node_name(FIRST_CLIENT)):
         raise InputError("NODE", "", node, "a broker or a controller; clients and the recovery manager know only kill")
-    state = own_cluster(name)
-    [row] = _ask(state, NodeCommand(action=NodeAction.STOP, node=_named(node)), as_json).rows
-    row = _await(state, row, lambda row: row.state is NodeState.ENDED, as_json)
+    with _supervisor(name, address, node, as_json) as ask:
+        [row] = _ask(ask, NodeCommand(action=NodeAction.STOP, node=_named(node)), as_json).rows
+        row = _await(ask, row, lambda row: row.state is NodeState.ENDED)
     if row.state is not NodeState.ENDED:
         _fail(row.node, f"its shutdown is not done within {WITHIN_S:.0f} s; it goes on", as_json)
     _print_change(row, "stopped", as_json)
 
 
 @app.register("start", "isray node start broker-0")
-def start(node: NodeName, name: ClusterName = None, as_json: Json = False) -> None:
+def start(node: NodeName, name: ClusterName = None, address: RayAddress = None, as_json: Json = False) -> None:
     """Start a node that has ended, on what its disk holds. If its Ray node is lost, the start waits until another one
     is free; kill and stop withdraw it."""
-    state = own_cluster(name)
-    [row] = _ask(state, NodeCommand(action=NodeAction.START, node=_named(node)), as_json).rows
-    row = _await(state, row, lambda row: row.state is not NodeState.STARTING, as_json)
+    with _supervisor(name, address, node, as_json) as ask:
+        [row] = _ask(ask, NodeCommand(action=NodeAction.START, node=_named(node)), as_json).rows
+        row = _await(ask, row, lambda row: row.state is not NodeState.STARTING)
     if row.state is NodeState.ENDED:
         _fail(row.node, row.reason, as_json)
     done = {NodeState.WAITING: f"is waiting for a Ray node: {row.reason}", NodeState.STARTING: "is still starting"}
@@ -82,35 +89,40 @@ def start(node: NodeName, name: ClusterName = None, as_json: Json = False) -> No
 
 
 @app.register("pause", "isray node pause broker-0")
-def pause(node: NodeName, name: ClusterName = None, as_json: Json = False) -> None:
+def pause(node: NodeName, name: ClusterName = None, address: RayAddress = None, as_json: Json = False) -> None:
     """Stop a node's process with SIGSTOP, as a long garbage collection."""
-    _change(NodeAction.PAUSE, node, name, as_json, "paused")
+    _change(NodeAction.PAUSE, node, (name, address), as_json, "paused")
 
 
 @app.register("resume", "isray node resume broker-0")
-def resume(node: NodeName, name: ClusterName = None, as_json: Json = False) -> None:
+def resume(node: NodeName, name: ClusterName = None, address: RayAddress = None, as_json: Json = False) -> None:
     """Let a paused node go on."""
-    _change(NodeAction.RESUME, node, name, as_json, "resumed")
+    _change(NodeAction.RESUME, node, (name, address), as_json, "resumed")
 
 
 @app.register("replace-disk", "isray node replace-disk broker-0")
-def replace_disk(node: NodeName, name: ClusterName = None, as_json: Json = False) -> None:
+def replace_disk(node: NodeName, name: ClusterName = None, address: RayAddress = None, as_json: Json = False) -> None:
     """Have a node that has ended start with an empty disk."""
-    _change(NodeAction.REPLACE_DISK, node, name, as_json, "will start with an empty disk")
+    _change(NodeAction.REPLACE_DISK, node, (name, address), as_json, "will start with an empty disk")
 
 
 def _named(node: str) -> str:
     return node_name(int(node)) if node.isdecimal() and int(node) <= INT_MAX else node
 
 
-def _change(action: NodeAction, node: str, name: str | None, as_json: bool, done: str, lose: str = "none") -> None:
+Where = tuple[str | None, str | None]
+"""The name and the address of a cluster, as they were given."""
+
+
+def _change(action: NodeAction, node: str, where: Where, as_json: bool, done: str, lose: str = "none") -> None:
     """Has the supervisor of a cluster carry out an action on one node, and prints what was `done`."""
     is_count = lose.isdecimal() and int(lose) <= INT_MAX
     if not is_count and lose not in ("none", "unflushed", "all"):
         raise InputError("--lose", "", lose, LOSSES)
     kind, count = ("records", int(lose)) if is_count else (lose, 0)
     command = NodeCommand(action=action, node=_named(node), loss_kind=kind, loss_count=count)
-    [row] = _ask(own_cluster(name), command, as_json).rows
+    with _supervisor(*where, node, as_json) as ask:
+        [row] = _ask(ask, command, as_json).rows
     _print_change(row, done, as_json)
 
 
@@ -118,33 +130,33 @@ def _print_change(row: NodeRow, done: str, as_json: bool) -> None:
     print_result(as_json, row.model_dump(), typer.echo, f"{row.node} {done}")
 
 
-def _await(state: ClusterState, row: NodeRow, is_done: Callable[[NodeRow], bool], as_json: bool) -> NodeRow:
+def _await(ask: Ask, row: NodeRow, is_done: Callable[[NodeRow], bool]) -> NodeRow:
     """The node's row once `is_done` holds of it, or `WITHIN_S` have passed."""
-    if is_done(row):
-        return row
-    try:
-        return ask_until(state, row.node, is_done, WITHIN_S)
-    except OSError as error:
-        _fail(row.node, _unanswered(state, error), as_json)
+    return row if is_done(row) else ask_until(ask, row.node, is_done, WITHIN_S)
 
 
-def _ask(state: ClusterState, command: NodeCommand, as_json: bool) -> NodeAnswer:
-    """The answer of the cluster's supervisor. Exit code 1 where it does not answer or has failed; InputError where the
-    command is not possible.
+@contextmanager
+def _supervisor(name: str | None, address: str | None, what: str, as_json: bool) -> Iterator[Ask]:
+    """The supervisor of the cluster of this name or at this address. Exit code 1 where it does not answer, with a line
+    that begins with `what`.
     """
+    if name is not None and address is not None:
+        raise InputError("--name", "", "--name with --bootstrap-server", "one of the two")
     try:
-        answer = ask(state, command)
-    except OSError as error:
-        answer = NodeAnswer(failure=_unanswered(state, error))
+        with supervised(name, address) as ask:
+            yield ask
+    except SupervisorGoneError as error:
+        _fail(what, str(error), as_json)
+
+
+def _ask(ask: Ask, command: NodeCommand, as_json: bool) -> NodeAnswer:
+    """The supervisor's answer. Exit code 1 where it has failed; InputError where the command is not possible."""
+    answer = ask(command)
     if answer.allowed:
         raise InputError("NODE", "", answer.found, answer.allowed)
     if answer.failure:
         _fail(command.node or "node list", answer.failure, as_json)
     return answer
-
-
-def _unanswered(state: ClusterState, error: OSError) -> str:
-    return f"the supervisor of {state.options.name}, process {state.pid}: {error}"
 
 
 def _fail(what: str, reason: str, as_json: bool) -> NoReturn:

@@ -23,6 +23,7 @@ from experiments.faults.inject import Injector
 from experiments.scenarios import expectations, model
 from experiments.scenarios.clients import ScenarioClients, ranges_of
 from experiments.scenarios.expectation_model import Expectation
+from experiments.scenarios.load import Load, LoadStep
 from experiments.scenarios.model import LossName
 from experiments.story.render import Heading
 from experiments.support.fields import StrictModel
@@ -91,6 +92,7 @@ class Runner:
     keeps_going: bool = False
     clients: ScenarioClients = field(init=False)
     headings: list[Heading] = field(default_factory=list)
+    loads: list[Load] = field(default_factory=list)
     _injector: Injector | None = None
     _former: int | None = None
     _restartable: dict[int, tuple[int, int | None]] = field(default_factory=dict)
@@ -145,7 +147,14 @@ class Runner:
         """
         self.headings.append(Heading(step.text, len(self.engine.traces())))
         handle: Callable[[StrictModel | None], str | None] = getattr(self, f"_{step.kind}")
-        return handle(None if step.fields is None else self._with_ids(step.fields)) or ""
+        found = handle(None if step.fields is None else self._with_ids(step.fields)) or ""
+        self.collect()
+        return found
+
+    def collect(self) -> None:
+        """Takes the outcomes of the clients in the background that have arrived."""
+        for load in self.loads:
+            load.collect()
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
@@ -326,6 +335,14 @@ class Runner:
                     outcome.error,
                 )
         return None
+
+    def _load(self, fields: LoadStep) -> None:
+        """The loader has refused the step for any engine but the simulator."""
+        assert isinstance(self.engine, CheckedEngine)
+        place, now_ms = TopicPartition(fields.topic, fields.partition), self.engine.now_ms()
+        load = Load(self.clients, place, fields.acks, fields.rate, now_ms, fields.duration)
+        load.schedule(self.engine.cluster.call_at)
+        self.loads.append(load)
 
     def _administer(self, request: AdminRequest, expect_error: str | None = None) -> str | None:
         """Makes a request; returns how it was refused, if that was expected, and None if it was carried out."""

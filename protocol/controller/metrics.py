@@ -154,10 +154,17 @@ class ControllerMetrics:
             metrics.UNCLEAN_RECOVERY_FINISHED: self._recoveries_finished,
             metrics.UNCLEAN_ELECTIONS: self._unclean_elections,
             **dict(zip(metrics.RAFT_METRICS, self._quorum(), strict=True)),
+            **self._of_brokers(),
+            metrics.PARTITIONS: self._state.image.partition_count,
         }
         for name, summary in self._summaries.items():
             values |= {f"{name}_{field}": value for field, value in asdict(summary).items()}
         return values
+
+    def _of_brokers(self) -> dict[str, int]:
+        brokers = self._state.image.brokers.values()
+        fenced = sum(broker.fenced for broker in brokers)
+        return {metrics.ACTIVE_BROKERS: len(brokers) - fenced, metrics.FENCED_BROKERS: fenced}
 
     def counted(self) -> dict[str, Collection[TopicIdPartition]]:
         """The partitions that the gauges count by their states, without recoveries that a user requested."""

@@ -27,7 +27,7 @@ STACKS: dict[str, tuple[frozenset[str], ...]] = {
     "protocol.v3": (frozenset({"store"}), frozenset({"controller"}), frozenset({"broker"})),
     "experiments": (
         frozenset({"support"}),
-        frozenset({"engines"}),
+        frozenset({"engines", "monitoring"}),
         frozenset({"check", "story"}),
         frozenset({"faults", "explorer"}),
         frozenset({"scenarios"}),

@@ -1,4 +1,6 @@
-"""The pages in docs/reference, docs/kafka-releases.md and docs/pictures are what `make reference` writes."""
+"""The pages in docs/reference, docs/kafka-releases.md, docs/pictures and the generated files of deploy/ are what
+`make reference` writes.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.reference import kafka_releases, pictures
+from experiments.reference import kafka_releases, monitoring, pictures
 from experiments.reference.generate import FOLDER, INDEX, page_modules, rendered, write
 
 pages = cache(rendered)
@@ -24,6 +26,12 @@ def test_page_is_up_to_date(name: str) -> None:
 def test_the_page_of_kafkas_releases_is_up_to_date() -> None:
     written = kafka_releases.FILE.read_text(encoding="utf-8")
     assert written == kafka_releases.rendered() + "\n", "docs/kafka-releases.md is stale: run make reference"
+
+
+@pytest.mark.parametrize("name", monitoring.rendered())
+def test_the_files_for_grafana_and_prometheus_are_up_to_date(name: str) -> None:
+    written = (monitoring.FOLDER / name).read_text(encoding="utf-8")
+    assert written == monitoring.rendered()[name], f"deploy/{name} is stale: run make reference"
 
 
 def test_there_is_a_page_of_every_module_and_none_of_a_module_that_is_gone() -> None:

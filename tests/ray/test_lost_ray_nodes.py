@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from functools import partial
 from subprocess import PIPE
 
 import pytest
@@ -83,7 +84,7 @@ def rows() -> dict[str, NodeRow]:
 def reach(expected: NodeState, *names: str) -> None:
     """Waits until the nodes are in this state."""
     for name in names:
-        row = ask_until(state(), name, lambda row: row.state is expected, WITHIN_S)
+        row = ask_until(partial(ask, state()), name, lambda row: row.state is expected, WITHIN_S)
         assert row.state is expected, row
 
 
@@ -100,6 +101,30 @@ def produce(shell: Shell, written: list[int], count: int) -> None:
     _, out, err = shell.run(*PRODUCER, text="".join(f"{number}\n" for number in numbers))
     assert json.loads(out) == {"acknowledged": count, "failed": 0, "unknown": 0}, err
     written += numbers
+
+
+@pytest.mark.usefixtures("written")
+def test_nodes_are_listed_and_steered_from_a_machine_that_has_the_address_only(shell: Shell) -> None:
+    """A second user with folders and state files of its own stands for the other machine: it reaches the Ray head."""
+    address = state().address
+    assert address is not None
+    at = ("--bootstrap-server", address)
+    with begun_shell() as elsewhere:
+        elsewhere.environment |= {"RAY_AUTH_MODE": "disabled", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+        assert elsewhere.json("node", "list", *at) == shell.json("node", "list")
+        places = {row.node: (row.host, row.ray_node) for row in rows().values()}
+        status = elsewhere.json("status", *at)
+        for row in (*status["brokers"], *status["controllers"]):
+            assert (row["host"], row["ray_node"]) == places[row["node"]]
+        assert len({row["ray_node"] for row in status["brokers"]}) == 3
+        killed = elsewhere.json("node", "kill", "broker-1", "--lose", "unflushed", "--address", address)
+        assert (killed["state"], rows()["broker-1"].state) == ("ended", NodeState.ENDED)
+        refused = "isray: NODE: found broker-1, which is ended; allowed: a node that is running\n"
+        assert elsewhere.run("node", "pause", "broker-1", *at) == (2, "", refused)
+        assert elsewhere.json("node", "start", "broker-1", *at)["pid"] == rows()["broker-1"].pid
+        code, _, err = elsewhere.run("node", "list", "--bootstrap-server", "127.0.0.1:1")
+        assert (code, err.count("\n"), "host:port of a running Ray head" in err) == (2, 1, True)
+    assert shell.is_healthy()
 
 
 @pytest.mark.parametrize("movable", [CLIENT, MANAGER])

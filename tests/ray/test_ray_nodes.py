@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 import shutil
 import tempfile
 import urllib.request
@@ -17,6 +19,7 @@ from ray.util.state import list_actors
 
 from experiments.engines.port import Loss
 from experiments.engines.ray.session import orderly_signals
+from experiments.monitoring import dashboard, rules
 from protocol.errors import ErrorCode
 from protocol.metrics import (
     CLUSTER_METRICS,
@@ -28,7 +31,9 @@ from protocol.metrics import (
     UNCLEAN_RECOVERY_FINISHED,
     UNDER_MIN_ISR,
     VOTERS,
+    exported,
 )
+from tests.promql import labels_used, series_used
 from tests.ray.cluster_helpers import LEAVES_WITHIN_S, T0, RunningCluster, running_cluster
 from tests.ray.command_helpers import free_port
 from tests.strays import leaves_within
@@ -87,6 +92,7 @@ def test_metrics_are_served_on_the_ports_of_the_ray_nodes(shared: RunningCluster
     shared.await_whole()
     assert shared.produce(b"measured") == [ErrorCode.NONE]
     shared.create_topic((1, 2), min_isr=1, name="measured")
+    leave_and_join_the_isr(shared, 2)
     expected = {
         ("isray_messages_sent_total", 'type="FetchRequest"'): None,
         ("isray_produce_requests_total", 'acks="-1"'): None,
@@ -94,6 +100,22 @@ def test_metrics_are_served_on_the_ports_of_the_ray_nodes(shared: RunningCluster
         ("isray_isr_size", 'topic="measured"'): 2.0,
         ("isray_elr_size", 'topic="measured"'): 0.0,
         ("isray_high_watermark_lag", 'topic="measured"'): 0.0,
+        ("kafka_log_log_end_offset", 'topic="measured"'): 0.0,
+        ("kafka_server_isr_shrinks_total", 'node="broker-'): None,
+        ("kafka_server_isr_expands_total", 'node="broker-'): None,
+        ("kafka_server_partition_count", 'node="broker-0"'): 1.0,
+        ("kafka_server_partition_count", 'node="broker-1"'): 2.0,
+        ("kafka_server_leader_count", 'node="broker-2"'): 0.0,
+        ("kafka_server_under_replicated_partitions", 'node="broker-1"'): 0.0,
+        ("kafka_server_at_min_isr_partition_count", 'node="broker-1"'): 0.0,
+        ("kafka_server_bytes_in_total", 'topic="t"'): float(len(b"measured")),
+        ("kafka_server_messages_in_total", 'topic="t"'): 1.0,
+        ("kafka_network_total_time_ms_count", 'request="Produce"'): None,
+        ("kafka_server_raft_current_leader", 'node="broker-0"'): 1000.0,
+        ("kafka_server_raft_current_leader", 'node="controller-1000"'): 1000.0,
+        ("kafka_controller_active_broker_count", 'node="controller-1000"'): 3.0,
+        ("kafka_controller_fenced_broker_count", 'node="controller-1000"'): 0.0,
+        ("kafka_controller_global_partition_count", 'node="controller-1000"'): 2.0,
         ("kafka_controller_electable_leaders_count", 'topic="measured"'): 2.0,
         ("kafka_controller_active_controller_count", 'node="controller-1000"'): 1.0,
     }
@@ -123,6 +145,40 @@ def test_metrics_are_served_on_the_ports_of_the_ray_nodes(shared: RunningCluster
 
     shared.until(has_been_served_for_long, "all metrics stay")
     assert "# HELP ray_kafka_controller_offline_partitions_count partitions: without a leader" in metric_lines()
+    check_the_dashboard_and_the_rules(shared)
+
+
+def leave_and_join_the_isr(cluster: RunningCluster, follower: int) -> None:
+    """Cuts a follower off from the leader of `t` until the ISR has shrunk, and waits until it is whole again."""
+    cluster.cut(0, follower)
+
+    def has_left() -> bool:
+        state = cluster.state()
+        return state is not None and follower not in state.isr
+
+    cluster.until(has_left, "the leader has removed the follower")
+    cluster.engine.heal_links()
+    cluster.await_whole()
+
+
+def check_the_dashboard_and_the_rules(cluster: RunningCluster) -> None:
+    """Every series of a query is served, with the labels by which queries group it, and every series is declared."""
+    served: dict[str, set[str]] = {}
+    for line in metric_lines():
+        if f'cluster="{cluster.engine.cluster.run}"' in line:
+            served.setdefault(line.partition("{")[0], set()).update(re.findall(r'(\w+)="', line))
+    panels = [panel for panel in json.loads(dashboard.as_json())["panels"] if panel["type"] != "row"]
+    queries = [target["expr"] for panel in panels for target in panel["targets"]]
+    queries += [rule.query for rule in (*rules.RECORDINGS, *rules.ALERTS)]
+    recorded = {rule.name for rule in rules.RECORDINGS}
+    for query in queries:
+        names = series_used(query) - recorded
+        assert names <= served.keys()
+        if names:
+            assert labels_used(query) <= set().union(*(served[name] for name in names))
+    bases = [metric.series for metric in exported()]
+    parts = ("", "_bucket", "_count", "_sum")
+    assert [name for name in served if not any(name == f"{base}{part}" for base in bases for part in parts)] == []
 
 
 @pytest.mark.covers("I8", "I10")

@@ -105,7 +105,7 @@ class _Watched:
 class _OwnClient:
     """The client of one engine: an actor in the namespace of the cluster, with the first free client id."""
 
-    def __init__(self, run: str, spec: ClusterSpec) -> None:
+    def __init__(self, run: str, label: str, spec: ClusterSpec) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix=f"{run}-client-"))
         self._queues: Mapping[bool, MessageQueue] = {True: MessageQueue(), False: MessageQueue()}
         self._poll: Handle = None
@@ -119,6 +119,7 @@ class _OwnClient:
                 controllers=spec.controller_ids,
                 config=spec.config,
                 seed=spec.seed,
+                label=label,
             )
             options = {"name": node_name(node), "namespace": run, "num_cpus": CPU_SHARE}
             with suppress(ValueError):  # another engine has this name
@@ -258,7 +259,7 @@ class AttachedCluster:
         """Sends a command through the engine's own client; any other message to `node`."""
         if isinstance(message, Command):
             if self._client is None:
-                self._client = _OwnClient(self.run, self._spec)
+                self._client = _OwnClient(self.run, self.state.options.name, self._spec)
             self._client.send(message)
         elif isinstance(message, ShutdownCommand):
             self._act(NodeAction.STOP, node)

@@ -52,9 +52,10 @@ class ClusterState(BaseModel, frozen=True, extra="forbid"):
     """The content of a state file.
 
     `pid` and `started_ticks` identify the supervisor's process. `address` (host:port of the Ray head, the bootstrap
-    address) and `namespace` (of the nodes' actor names) are None until they are known. `pids` are the processes of the
-    nodes that run, by name. `folders` are removed with the cluster. `events` are the last `MAX_EVENTS` events as lines
-    of text. `end_reason` says why a supervisor that has lost its Ray has ended.
+    address) and `namespace` (of the nodes' actor names) are None until they are known. `metrics` are the metrics ports
+    (host:port) of the Ray nodes. `pids` are the processes of the nodes that run, by name. `folders` are removed with
+    the cluster. `events` are the last `MAX_EVENTS` events as lines of text. `end_reason` says why a supervisor that has
+    lost its Ray has ended.
     """
 
     options: ClusterOptions
@@ -64,6 +65,7 @@ class ClusterState(BaseModel, frozen=True, extra="forbid"):
     address: str | None = None
     namespace: str | None = None
     nodes: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
     pids: dict[str, int] = {}
     folders: tuple[str, ...] = ()
     events: tuple[str, ...] = ()

@@ -26,6 +26,7 @@ from experiments.engines.ray.session import (
     Handle,
     RayArguments,
     ask_control_store,
+    named_job,
     ray_output_to_stderr,
     require_control_store,
     stay_on_loopback,
@@ -57,6 +58,8 @@ PROBE_WITHIN_S = 5.0
 _SLICE_S = 0.5
 _RETRY_S = 0.2
 CLIENT = node_name(FIRST_CLIENT)
+SUPERVISOR = "supervisor"
+"""The name of the actor that takes commands for the supervisor (`remote_commands.py`)."""
 Answer = TypeVar("Answer", bound=Message)
 
 
@@ -136,6 +139,16 @@ class RayAdminChannel:
 
     def consume(self, command: ConsumeCommand) -> ConsumeOutcome:
         return _decoded(self._repeat(command), ConsumeOutcome)
+
+    def ask_supervisor(self, command: str) -> str:
+        """The supervisor's answer to a command, both as JSON. AdminError where it has ended or does not answer."""
+        try:
+            return cast(str, _await(self._actor(SUPERVISOR).ask.remote(command), self._address, ANSWER_WITHIN_S))
+        except (ValueError, _Gone) as error:
+            raise AdminError(ErrorCode.BROKER_NOT_AVAILABLE, "the supervisor of the cluster has ended") from error
+        except TimeoutError as error:
+            text = f"the supervisor of the cluster does not answer within {ANSWER_WITHIN_S:.0f} s"
+            raise AdminError(ErrorCode.REQUEST_TIMED_OUT, text) from error
 
     def require_reachable(self) -> None:
         with _lost_control_store():
@@ -322,6 +335,7 @@ def connection(candidates: list[ClusterAddress]) -> Iterator[Connection]:
             actors = ask_control_store(lambda: ray.util.list_named_actors(all_namespaces=True), store)
         namespace = target.namespace or _only_cluster(target.address, actors)
         names = sorted(actor["name"] for actor in actors if actor["namespace"] == namespace)
+        names = [name for name in names if name != SUPERVISOR]
         nodes = NodesChannel(namespace, store, names)
         yield Connection(RayAdminChannel(namespace, store), nodes, frozenset(names))
 
@@ -338,7 +352,7 @@ def joined(target: ClusterAddress, option: str, modules: RayArguments | None = N
 
     with ray_output_to_stderr():
         try:
-            ray.init(target.address, logging_level=logging.ERROR, log_to_driver=False, **(modules or {}))
+            ray.init(target.address, logging_level=logging.ERROR, log_to_driver=False, **named_job(), **(modules or {}))
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise InputError(option, "", target.address, f"a Ray that answers ({error})") from error
         try:

@@ -2,9 +2,10 @@
 they reach it.
 
 The supervisor alone starts and ends nodes, so a command goes to it: one line of JSON each way over a Unix socket beside
-the cluster's state file, which only the user can open. The supervisor serves one command at a time, between two polls
-of its nodes. Every command is answered at once, so that one node which takes long delays no command about another. A
-caller waits for a start or a stop by asking again (`ask_until`).
+the cluster's state file, which only the user can open. Those from other machines arrive there too
+(`remote_commands.py`). The supervisor serves one command at a time, between two polls of its nodes. Every command is
+answered at once, so that one node which takes long delays no command about another. A caller waits for a start or a
+stop by asking again (`ask_until`).
 
 So two operators cannot disturb each other: of two commands about one node the second meets the state that the first has
 left, and is refused as a whole where that does not allow it.
@@ -169,6 +170,14 @@ def link_refusal(command: NodeCommand, present: Sequence[LinkRow | None]) -> Nod
     return None
 
 
+Ask = Callable[[NodeCommand], NodeAnswer]
+"""Has a supervisor carry out a command. SupervisorGoneError where it does not answer."""
+
+
+class SupervisorGoneError(RuntimeError):
+    """The supervisor does not answer; why, in one line."""
+
+
 class NodeServer(UnixStreamServer):
     """The supervisor's end of the socket, at `path`; `answer` carries out a command."""
 
@@ -210,11 +219,11 @@ def ask(state: ClusterState, command: NodeCommand) -> NodeAnswer:
     return NodeAnswer.model_validate_json(line)
 
 
-def ask_until(state: ClusterState, node: str, is_done: Callable[[NodeRow], bool], within_s: float) -> NodeRow:
-    """The row of a node once `is_done` holds of it or the time is over. OSError as `ask`."""
+def ask_until(ask: Ask, node: str, is_done: Callable[[NodeRow], bool], within_s: float) -> NodeRow:
+    """The row of a node once `is_done` holds of it or the time is over. `ask` has the supervisor carry out commands."""
     deadline_s = time.monotonic() + within_s
     while True:
-        row = next(row for row in ask(state, NodeCommand(action=NodeAction.LIST)).rows if row.node == node)
+        row = next(row for row in ask(NodeCommand(action=NodeAction.LIST)).rows if row.node == node)
         if is_done(row) or time.monotonic() > deadline_s:
             return row
         time.sleep(_ASK_AGAIN_S)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import signal
 import socket
@@ -24,9 +25,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout
+from itertools import islice, takewhile
 from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple, TextIO, TypeVar, cast
@@ -48,6 +50,8 @@ Handle = Any
 """A Ray object that Ray does not type: an actor handle, an object reference, a node of a test cluster."""
 RayArguments = dict[str, Any]
 """Keyword arguments of `ray.init` and `Cluster.add_node`."""
+MAX_WORDS = 2
+"""The words of a command in the name of its job, behind `isray`."""
 _STARTS = 2
 """How often a private Ray is started before the command fails."""
 
@@ -149,7 +153,23 @@ def _named_cluster(address: str) -> RayArguments:
             socket.create_connection((host, int(port)), timeout=CONNECT_WITHIN_S).close()
     except (OSError, OverflowError) as error:
         raise InputError("--address", "", address, f"host:port of a running Ray head ({error})") from error
-    return {"address": address} | uploaded_packages()
+    return {"address": address} | uploaded_packages() | named_job()
+
+
+def job_name(arguments: Sequence[str]) -> str:
+    """The name under which Ray lists the job of a process with this command line: the command without its options, or
+    the script.
+    """
+    program, words = Path(arguments[0]), takewhile(lambda word: re.fullmatch(r"\w[\w.-]*", word), arguments[1:])
+    is_command = program.stem in ("isray", "__main__")
+    return " ".join(["isray", *islice(words, MAX_WORDS)]) if is_command else program.stem
+
+
+def named_job() -> RayArguments:
+    """The argument of `ray.init` that names the job of this process; one that was submitted keeps its own name."""
+    from ray.job_config import JobConfig
+
+    return {"job_config": JobConfig(metadata={"job_name": job_name(sys.argv)})}
 
 
 def uploaded_packages() -> RayArguments:

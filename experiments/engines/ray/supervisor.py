@@ -25,7 +25,7 @@ from contextlib import suppress
 from ray.exceptions import GetTimeoutError
 
 from actors.cluster import ActorCluster
-from actors.machines import UnreachableError, is_alive, machines, own_node
+from actors.machines import UnreachableError, is_alive, machines, metrics_ports, own_node
 from actors.nodes import PollReport
 from actors.placement import NoRayNodeError, PlacementError, is_movable, unknown_racks
 from actors.processes import ProcessId
@@ -53,8 +53,10 @@ from experiments.engines.ray.node_commands import (
     NodeRow,
     NodeServer,
     NodeState,
+    ask,
     link_refusal,
 )
+from experiments.engines.ray.remote_commands import serving_remote_commands
 from experiments.engines.ray.session import (
     ControlStoreLostError,
     RaySession,
@@ -198,7 +200,7 @@ class Supervisor:
         running = self._cluster.running()
         pids = {node_name(node): found.pid for node in running if (found := self._cluster.process(node)) is not None}
         if pids != self.state.pids:
-            self._write(self.state.model_copy(update={"pids": pids}))
+            self._write(self.state.model_copy(update={"pids": pids, "metrics": tuple(metrics_ports())}))
 
     def _note(self, node: NodeId, text: str) -> None:
         """Records and reports an event of a node."""
@@ -414,7 +416,9 @@ def _supervise(
     spec = ClusterSpec(options.brokers, options.controllers, config)
     racks = dict(enumerate(options.racks))
     store = spec.store_settings if spec.store_ids else None
-    cluster = ActorCluster(spec.member_ids, config, spec.seed, racks, voters=spec.first_voters, store=store)
+    cluster = ActorCluster(
+        spec.member_ids, config, spec.seed, racks, voters=spec.first_voters, store=store, label=options.name
+    )
     try:
         folders = [str(folder) for folder in (session.folder, cluster.folder) if folder is not None]
         known = {"address": session.address, "namespace": cluster.run, "folders": tuple(folders)}
@@ -424,7 +428,8 @@ def _supervise(
         supervisor.start()
         path, stop = socket_path(options.name), threading.Event()
         ends = signals_handled((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), lambda _: stop.set())
-        with ends, NodeServer(path, supervisor.carry_out) as commands:
+        remote = serving_remote_commands(cluster.run, lambda command: ask(supervisor.state, command))
+        with ends, NodeServer(path, supervisor.carry_out) as commands, remote:
             ready(supervisor.state)
             commands.timeout = POLL_S
             while not stop.is_set():

@@ -17,13 +17,15 @@ def page() -> str:
         "Scenarios expect them under these names (`metrics: {name: value}`), on both engines. A summary is four "
         "metrics, `<name>_count`, `<name>_sum`, `<name>_last` and `<name>_max`, all 0 before the first event. Counters "
         "and summaries start at 0 when a controller starts, whatever the metadata log holds. Items such as I2 are "
-        "those of [requirements.md](../requirements.md).",
+        "those of [requirements.md](../requirements.md). The last column is Kafka's MBean, for those that Kafka has.",
         _table(CONTROLLER_METRICS),
         "## Exported by nodes on Ray",
         "Every Ray node serves them on its metrics port for Prometheus, with `ray_` in front (and `_total` behind, for "
         "counters), for as long as the cluster lives. Beside the labels of the table each has `cluster`, the cluster's "
-        "id, and `node`, the node's name. The help text of each series gives its unit and meaning. The controller's "
-        "metrics above are exported as gauges, with underscores in the place of dots.",
+        "name (`isray up --name`; elsewhere its id), and `node`, the node's name. The help text of each series gives "
+        "its unit and meaning. The controller's metrics above are exported as gauges, with underscores in the place of "
+        "dots. A histogram has `_bucket`, `_sum` and `_count` behind its name. "
+        "[Watch a cluster](../how-to/watch-a-cluster.md) has the dashboard and the alerts.",
         _table(NODE_METRICS),
         "The process that polls the nodes, which `isray up` runs, exports these for all of them:",
         _table(POLLED_METRICS),
@@ -35,7 +37,8 @@ def _table(metrics: Mapping[str, Metric]) -> str:
     rows = []
     details: dict[str, list[str]] = {}
     for it in metrics.values():
-        rows.append((code(it.name), it.kind, ", ".join(map(code, it.labels)), it.unit, it.source, it.text))
+        kafkas = code(it.mbean) if it.mbean else ""
+        rows.append((code(it.name), it.kind, ", ".join(map(code, it.labels)), it.unit, it.source, it.text, kafkas))
         details.setdefault(it.detail, []).append(code(it.name))
     notes = [f"- {', '.join(names)}: {detail}" for detail, names in details.items() if detail]
-    return sections(table(("name", "kind", "labels", "unit", "source", "meaning"), rows), "\n".join(notes))
+    return sections(table(("name", "kind", "labels", "unit", "source", "meaning", "in Kafka"), rows), "\n".join(notes))

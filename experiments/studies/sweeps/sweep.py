@@ -161,6 +161,12 @@ each. Ray lends the CPU of a task that waits for actors to the next task; so no 
 run."""
 
 
+def task_name(study: StudyPlan, cell: Cell, batch: Batch) -> str:
+    """How Ray's dashboard and `ray list tasks` name the task of a batch."""
+    swept = f" ({cell.name})" if cell.name else ""
+    return f"{study.name} seed {study.seed} cell {cell.index}{swept} trials {batch.first} to {batch.stop - 1}"
+
+
 def run_batches(
     study: StudyPlan, cells: Sequence[str], schedule: Schedule, job: Job, progress: Progress = SILENT
 ) -> Iterator[tuple[int, Batch, Summary]]:
@@ -178,7 +184,8 @@ def run_batches(
             limit = max(1.0, nodes.cpus() * tasks.in_flight_per_cpu)
             while len(in_flight) < limit and (part := schedule.take(nodes.cpus(), among)):
                 index, batch = part[0], Batch(cells[part[0]], *part[1:])
-                in_flight[remote.remote(shared, study.cells[index].parameters, batch)] = index, batch
+                named = remote.options(name=task_name(study, study.cells[index], batch))
+                in_flight[named.remote(shared, study.cells[index].parameters, batch)] = index, batch
             if not in_flight:
                 break
             while not ray.wait([*in_flight], num_returns=1, timeout=LOOK_S)[0]:

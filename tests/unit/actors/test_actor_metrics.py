@@ -9,28 +9,41 @@ from typing import Any, ClassVar
 import pytest
 
 from actors import metrics
-from actors.metrics import Changes, ClusterMeter, NodeReadings, PartitionSamples, RayMeter, Sample, lag_sample
+from actors.metrics import Changes, ClusterMeter, NodeReadings, RayMeter
+from actors.request_times import MAX_PENDING, RequestTimes
+from actors.samples import PartitionSamples, Sample, lag_sample
 from protocol.events.base import Trace
 from protocol.events.broker import (
     BecameFollower,
     BecameLeader,
     BrokerStateChanged,
     HighWatermarkAdvanced,
+    IsrCommitted,
+    IsrProposed,
+    LogReset,
     LogTruncated,
+    MetadataPublished,
     RecordsAppended,
     RecordsFetched,
 )
 from protocol.events.controller import AlertRaised
 from protocol.ids import NO_EPOCH, NO_LEADER, NodeId, TopicPartition
-from protocol.messages.admin import MetadataRequest
+from protocol.messages.admin import MetadataRequest, MetadataResponse
+from protocol.messages.base import Request
+from protocol.messages.batch import RecordBatch
+from protocol.messages.data import ConsumeRequest, ConsumeResponse, ProduceRequest, ProduceResponse
 from protocol.metrics import (
     ACTIVE_CONTROLLER,
+    BYTES_IN,
     CLUSTER_HELP,
     CLUSTER_METRICS,
     HIGH_WATERMARK_LAG,
+    MESSAGES_IN,
     NODE_METRICS,
     NODE_RUNNING,
     OFFLINE,
+    RAFT_LEADER,
+    REQUEST_MS,
 )
 from tests.unit.partition_events import partition_changed
 
@@ -66,6 +79,7 @@ class FakeReadings(NodeReadings):
 
     def __init__(self) -> None:
         self.controller: dict[str, int] = {}
+        self.quorum: dict[str, int] = {}
         self.partitions: list[Sample] = []
 
     @property
@@ -74,6 +88,9 @@ class FakeReadings(NodeReadings):
 
     def of_controller(self) -> Mapping[str, int]:
         return dict(self.controller)
+
+    def of_quorum_replica(self) -> Mapping[str, int]:
+        return dict(self.quorum)
 
     def of_partitions(self) -> Iterator[Sample]:
         return iter(list(self.partitions))
@@ -111,19 +128,47 @@ def test_a_restarted_controller_does_not_take_the_first_change_it_sees_for_an_el
 
 def test_the_lag_is_the_leaders_log_above_its_high_watermark_and_0_on_a_follower() -> None:
     samples = PartitionSamples()
-    assert values(samples, BecameLeader(T0, leader_epoch=1, log_end=7, high_watermark=5)) == {"high_watermark_lag": 2}
-    assert values(samples, RecordsAppended(T0, log_end=9, leader_epoch=1, acks=1)) == {"high_watermark_lag": 4}
-    assert values(samples, HighWatermarkAdvanced(T0, high_watermark=9, leader_epoch=1)) == {"high_watermark_lag": 0}
-    assert values(samples, RecordsAppended(T0, log_end=10, leader_epoch=1, acks=1)) == {"high_watermark_lag": 1}
+
+    def ends(log_end: int, high_watermark: int) -> dict[str, int]:
+        lag = log_end - high_watermark
+        return {"kafka_log_log_end_offset": log_end, "high_watermark": high_watermark, "high_watermark_lag": lag}
+
+    assert values(samples, BecameLeader(T0, leader_epoch=1, log_end=7, high_watermark=5)) == ends(7, 5)
+    assert values(samples, RecordsAppended(T0, log_end=9, leader_epoch=1, acks=1)) == ends(9, 5)
+    assert values(samples, HighWatermarkAdvanced(T0, high_watermark=9, leader_epoch=1)) == ends(9, 9)
+    assert values(samples, RecordsAppended(T0, log_end=10, leader_epoch=1, acks=1)) == ends(10, 9)
     assert values(samples, BecameFollower(T0, leader=2, leader_epoch=2)) == {"high_watermark_lag": 0}
+
+
+def test_the_log_end_of_a_follower_is_that_of_its_last_fetch_truncation_or_reset() -> None:
+    samples = PartitionSamples()
+    assert values(samples, RecordsFetched(T0, log_end=3, leader_epoch=1)) == {"kafka_log_log_end_offset": 3}
+    truncated = LogTruncated(T0, to_offset=2, log_end=3, high_watermark=2)
+    assert values(samples, truncated) == {"kafka_log_log_end_offset": 2}
+    assert values(samples, LogReset(T0, to_offset=40, log_end=2)) == {"kafka_log_log_end_offset": 40}
+
+
+def isr_changes(*traces: Trace) -> list[str]:
+    samples = PartitionSamples()
+    return [sample.metric.rpartition("_")[2] for trace in traces for sample in samples.samples_of(trace)]
+
+
+def test_a_leader_counts_the_changes_of_the_isr_that_it_proposed_and_the_controller_committed() -> None:
+    shrinks = (IsrProposed(T0, isr=(0, 1), committed=(0, 1, 2)), IsrCommitted(T0, isr=(0, 1), partition_epoch=1))
+    expands = (IsrProposed(T0, isr=(0, 1, 2), committed=(0, 1)), IsrCommitted(T0, isr=(1, 0, 2), partition_epoch=2))
+    assert isr_changes(*shrinks, *expands) == ["shrinks", "expands"]
+    assert isr_changes(*shrinks, shrinks[1]) == ["shrinks"], "once for each proposal"
+    assert isr_changes(shrinks[1]) == [], "a change that the controller makes by itself"
+    other = IsrCommitted(T0, isr=(0,), partition_epoch=1)
+    assert isr_changes(shrinks[0], other, shrinks[1]) == [], "another change has voided the proposal"
+    assert isr_changes(shrinks[0], BecameFollower(T0, leader=1, leader_epoch=3), shrinks[1]) == ["lag"]
 
 
 @pytest.mark.parametrize(
     "trace",
     [
         BrokerStateChanged(0, "running"),
-        LogTruncated(T0, to_offset=2, log_end=3, high_watermark=2),
-        RecordsFetched(T0, log_end=3, leader_epoch=1),
+        MetadataPublished(0, next_offset=4),
     ],
 )
 def test_other_events_have_no_samples(trace: Trace) -> None:
@@ -226,14 +271,79 @@ def test_counters_add_up_gauges_keep_the_last_value_and_both_are_exported_once(m
     clock = FakeClock()
     meter = RayMeter("r", "n", clock, FakeReadings())
     for log_end in (5, 7):
-        meter.record_sent(MetadataRequest(correlation_id=1, topic="t"))
+        meter.record_sent(0, MetadataRequest(correlation_id=1, topic="t"))
         meter.record_trace(BecameLeader(T0, leader_epoch=1, log_end=log_end, high_watermark=4))
         meter.end_input()
     assert FakeGauge.tagged == []
     assert clock.ring() == metrics.EXPORT_MS
     sent = ("isray_messages_sent", 2, {"type": "MetadataRequest"})
-    assert FakeGauge.tagged == [sent, ("isray_high_watermark_lag", 3, {"topic": "t", "partition": "0"})]
+    offsets = (("kafka_log_log_end_offset", 7), ("isray_high_watermark", 4), ("isray_high_watermark_lag", 3))
+    assert FakeGauge.tagged == [sent, *((name, value, {"topic": "t", "partition": "0"}) for name, value in offsets)]
     assert [at_ms for at_ms, _ in clock.due] == [metrics.REPEAT_MS]
+
+
+def test_what_a_quorum_replica_knows_is_exported_when_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "Gauge", FakeGauge)
+    FakeGauge.tagged.clear()
+    readings, clock = FakeReadings(), FakeClock()
+    meter = RayMeter("r", "n", clock, readings)
+    for leader in (-1, 1000, 1000):
+        readings.quorum = {RAFT_LEADER: leader}
+        meter.record_trace(BrokerStateChanged(0, "running"))
+        meter.end_input()
+        clock.ring()
+    assert [value for name, value, _ in FakeGauge.tagged if name == RAFT_LEADER] == [-1, 1000]
+
+
+class FakeHistogram(FakeGauge):
+    def __init__(self, name: str, description: str, boundaries: list[float], tag_keys: tuple[str, ...]) -> None:
+        assert boundaries == sorted(boundaries)
+        super().__init__(name, description, tag_keys)
+
+    observe = FakeGauge.set
+
+
+def test_requests_are_measured_from_their_arrival_to_their_response(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind, fake in (("Gauge", FakeGauge), ("Counter", FakeGauge), ("Histogram", FakeHistogram)):
+        monkeypatch.setattr(metrics, kind, fake)
+    FakeGauge.tagged.clear()
+    clock, now_s = FakeClock(), [100.0]
+    meter = RayMeter("r", "n", clock, FakeReadings(), lambda: now_s[0])
+    batch = RecordBatch(record_count=3, payload=b"x" * 70)
+    requests: list[Request] = [
+        ProduceRequest(correlation_id=1, topic="t", partition=0, acks=-1, batch=batch),
+        ConsumeRequest(correlation_id=1, topic="t", partition=0, fetch_offset=0),
+        ProduceRequest(correlation_id=2, topic="t", partition=0, acks=0, batch=batch),
+    ]
+    for client, request in zip((3000, 3001, 3000), requests, strict=True):
+        meter.record_received(client, request, meter.arrival())
+        now_s[0] += 0.25
+    for partition in (T0, TopicPartition("u", 0)):
+        meter.record_trace(BecameLeader(partition, leader_epoch=0, log_end=0, high_watermark=0))
+    meter.record_trace(RecordsAppended(TopicPartition("u", 0), log_end=3, leader_epoch=0, acks=0))
+    meter.record_trace(RecordsAppended(T0, log_end=3, leader_epoch=0, acks=0))
+    meter.record_sent(3001, ConsumeResponse(correlation_id=1))
+    meter.record_sent(3001, ConsumeResponse(correlation_id=1))
+    meter.record_sent(3000, ProduceResponse(correlation_id=1))
+    meter.record_sent(3000, ProduceResponse(correlation_id=2))
+    meter.end_input()
+    clock.ring()
+    assert [(value, tags) for name, value, tags in FakeGauge.tagged if name == REQUEST_MS] == [
+        (500.0, {"request": "FetchConsumer"}),
+        (750.0, {"request": "Produce"}),
+    ]
+    written = [(name, value, tags) for name, value, tags in FakeGauge.tagged if name in (BYTES_IN, MESSAGES_IN)]
+    assert written == [(BYTES_IN, 70, {"topic": "t"}), (MESSAGES_IN, 3, {"topic": "t"})]
+
+
+def test_requests_without_a_response_are_forgotten_the_oldest_first() -> None:
+    times = RequestTimes()
+    for number in range(MAX_PENDING + 1):
+        times.received(3000, MetadataRequest(correlation_id=number, topic="t"), 0.0)
+    for number in (0, 1, MAX_PENDING):
+        times.sent(3000, MetadataResponse(correlation_id=number), 0.001 * number)
+    assert times.take(10) == [("Metadata", 1.0), ("Metadata", float(MAX_PENDING))]
+    assert not times.has_any
 
 
 def test_many_series_are_exported_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

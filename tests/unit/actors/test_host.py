@@ -101,10 +101,13 @@ class Bench:
     def send(self, to: int, message: Message) -> None:
         self.messages.append((to, message))
 
-    def record_sent(self, message: Message) -> None:
+    def arrival(self) -> float:
+        return 0.0
+
+    def record_sent(self, to: int, message: Message) -> None:
         self.metered.append("sent")
 
-    def record_received(self, message: Message) -> None:
+    def record_received(self, sender: int, message: Message, arrived_s: float) -> None:
         self.metered.append("received")
 
     def record_trace(self, trace: Trace) -> None:

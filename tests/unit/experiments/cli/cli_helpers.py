@@ -15,9 +15,10 @@ import typer
 
 from experiments.check.engine import CheckedEngine
 from experiments.cli import cluster_access, main
-from experiments.cli.cluster_access import Target
+from experiments.cli.cluster_access import Opened, Target
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.engines.port import ClusterSpec, Loss
+from experiments.engines.ray.node_commands import NodeAnswer, NodeCommand, SupervisorGoneError
 from protocol.config import ClusterConfig
 from protocol.errors import ErrorCode
 from protocol.features import Generation
@@ -41,6 +42,11 @@ from protocol.metadata.partition import PartitionState
 
 WITHIN_MS = 120_000
 Outcome = TypeVar("Outcome", bound=Message)
+
+
+def no_supervisor(command: NodeCommand) -> NodeAnswer:
+    """The supervisor of a cluster that has none."""
+    raise SupervisorGoneError("no supervisor")
 
 
 class SimPort:
@@ -153,10 +159,10 @@ class CliBench(Commands):
         monkeypatch.setattr(cluster_access, "open_admin", self._open_admin)
 
     @contextmanager
-    def _open_admin(self, wanted: Target, asks_nodes: bool = False) -> Iterator[tuple[AdminClient, set[str]]]:
+    def _open_admin(self, wanted: Target, asks_nodes: bool = False) -> Iterator[Opened]:
         self.targets.append(wanted)
         running = {node_name(node) for node in self.engine.spec.node_ids if self.engine.is_running(node)}
-        yield AdminClient(self.port, wanted.principal), running
+        yield Opened(AdminClient(self.port, wanted.principal), running, no_supervisor)
 
     def await_(self, condition: Callable[[], bool]) -> None:
         assert self.engine.run_until(condition, WITHIN_MS), self.engine.view()

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from experiments.cli import cluster_access
-from experiments.cli.cluster_access import Target
+from experiments.cli.cluster_access import Opened, Target
 from experiments.engines.admin_client import AdminClient
 from experiments.engines.port import Loss
 from experiments.hunt.quorum.harness import CLUSTER, QuorumHarness
@@ -18,7 +18,7 @@ from protocol.messages.admin import AdminRequest, AdminResponse
 from protocol.messages.quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from protocol.quorum.describe import describe_quorum
 from protocol.quorum.replica import QuorumReplica
-from tests.unit.experiments.cli.cli_helpers import Commands
+from tests.unit.experiments.cli.cli_helpers import Commands, no_supervisor
 from tests.yaml_rows import rows
 
 WITHIN_MS = 60_000
@@ -46,9 +46,9 @@ class QuorumBench(Commands):
             self.ok("metadata-quorum", "add-controller", "--controller-id", str(node))
 
     @contextmanager
-    def _open_admin(self, wanted: Target, asks_nodes: bool = False) -> Iterator[tuple[AdminClient, set[str]]]:
+    def _open_admin(self, wanted: Target, asks_nodes: bool = False) -> Iterator[Opened]:
         self.targets.append(wanted)
-        yield AdminClient(self, wanted.principal), set()
+        yield Opened(AdminClient(self, wanted.principal), set(), no_supervisor)
 
     def call(self, request: AdminRequest) -> AdminResponse:
         """`experiments.engines.admin_client.AdminChannel`: every request goes to the leader."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from experiments.engines.ray import session
-from experiments.engines.ray.session import RayArguments, RayStartError
+from experiments.engines.ray.session import RayArguments, RayStartError, job_name
 
 TIMED_OUT = "The current node timed out during startup.\nThis could happen because some of the raylet failed to start."
 
@@ -49,3 +49,17 @@ def test_a_ray_that_fails_twice_is_an_error_of_one_line(tmp_path: Path, monkeypa
         session._start({"address": "local"}, tmp_path)
     assert str(error.value) == f"Ray did not start, tried 2 times: {' '.join(TIMED_OUT.split())}"
     assert [process.wait(20) for process in starts.left] == [-9, -9]
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("/venv/bin/isray study run elr.yaml --out out", "isray study run"),
+        ("/venv/bin/isray status --json", "isray status"),
+        ("/venv/bin/isray up --name a", "isray up"),
+        ('experiments/engines/ray/__main__.py {"name":"a"}', "isray"),
+        ("/home/u/sweep_ours.py elr", "sweep_ours"),
+    ],
+)
+def test_a_job_has_the_name_of_its_command(line: str, name: str) -> None:
+    assert job_name(line.split()) == name

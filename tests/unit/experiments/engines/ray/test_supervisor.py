@@ -134,6 +134,7 @@ def supervised(cluster: Cluster, lines: list[str], monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(supervisor, "write_state", lambda state: None)
     monkeypatch.setattr(supervisor, "require_control_store", lambda address: None)
     monkeypatch.setattr(supervisor, "own_node", lambda: "own")
+    monkeypatch.setattr(supervisor, "metrics_ports", lambda: ["127.0.0.1:8080"])
     monkeypatch.setattr(supervisor, "is_alive", lambda ray_node: ray_node not in cluster.lost)
     monkeypatch.setattr(supervisor.time, "monotonic", Clock())
     spec = ClusterSpec(2, 1, ClusterConfig.of(Generation.KIP_966), 0)

@@ -9,7 +9,7 @@ import pytest
 from experiments.studies.design.loader import study_from
 from experiments.studies.design.model import CellParameters
 from experiments.studies.design.study import StudyPlan
-from experiments.studies.sweeps.sweep import trials_needed
+from experiments.studies.sweeps.sweep import task_name, trials_needed
 from experiments.studies.sweeps.worker import values_of
 from experiments.studies.trace.kinds import TrialResult
 from experiments.studies.trials.batch import Batch, TrialFailed, run_batch, trial_seed
@@ -35,6 +35,16 @@ def test_sequential_cell_needs_trials_until_the_stopping_rule_has_enough() -> No
     assert needed(*[0.0] * 64) == 128
     assert needed(*[3.0, 4.0] * 32) == 64
     assert needed(*[0.0, 1.0] * 500) < 400
+
+
+def test_the_task_of_a_batch_names_seed_cell_and_trials() -> None:
+    study = study_of()
+    assert (
+        task_name(study, study.cells[1], Batch(CELL, 10, 15))
+        == "s seed 1 cell 1 (min_insync_replicas 2) trials 10 to 14"
+    )
+    single = study_of(sweep=None)
+    assert task_name(single, single.cells[0], Batch(CELL, 0, 1)) == "s seed 1 cell 0 trials 0 to 0"
 
 
 def test_stopping_rule_gets_value_exposure_and_events_of_each_trial() -> None:

@@ -1,0 +1,132 @@
+"""The samples of a node on Ray: what its trace events and its state say about the metrics of `protocol/metrics.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from protocol import metrics
+from protocol.broker.replica_gauges import ReplicaGauges
+from protocol.events.base import Trace
+from protocol.events.broker import (
+    BecameFollower,
+    BecameLeader,
+    HighWatermarkAdvanced,
+    IsrCommitted,
+    IsrProposed,
+    LogReset,
+    LogTruncated,
+    RecordsAppended,
+    RecordsFetched,
+)
+from protocol.events.controller import PartitionChanged
+from protocol.ids import NO_LEADER, BrokerId, TopicPartition
+
+Tags = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A measurement: the increment of a counter, or the new value of a gauge."""
+
+    metric: str
+    value: int
+    tags: Tags
+
+
+class PartitionSamples:
+    """Turns the trace events of one node into samples."""
+
+    def __init__(self) -> None:
+        self._leader_epochs: dict[TopicPartition, int] = {}
+        self._log_ends: dict[TopicPartition, int] = {}
+        self._high_watermarks: dict[TopicPartition, int] = {}
+        self._proposed: dict[TopicPartition, IsrProposed] = {}
+
+    def samples_of(self, trace: Trace) -> Iterator[Sample]:
+        """The samples of one trace event; most events have none."""
+        match trace:
+            case PartitionChanged():
+                yield from self._of_controller(trace)
+            case BecameLeader(partition=partition, log_end=log_end, high_watermark=high_watermark):
+                self._log_ends[partition] = log_end
+                self._high_watermarks[partition] = high_watermark
+                yield from self._of_leader(partition)
+            case RecordsAppended(partition=partition, log_end=log_end):
+                self._log_ends[partition] = log_end
+                yield from self._of_leader(partition)
+            case HighWatermarkAdvanced(partition=partition, high_watermark=high_watermark):
+                self._high_watermarks[partition] = high_watermark
+                yield from self._of_leader(partition)
+            case BecameFollower(partition=partition):
+                self._proposed.pop(partition, None)
+                yield lag_sample(partition, 0)
+            case RecordsFetched(partition=partition, log_end=log_end):
+                yield log_end_sample(partition, log_end)
+            case (
+                LogTruncated(partition=partition, to_offset=log_end) | LogReset(partition=partition, to_offset=log_end)
+            ):
+                yield log_end_sample(partition, log_end)
+            case IsrProposed(partition=partition):
+                self._proposed[partition] = trace
+            case IsrCommitted(partition=partition, isr=isr):
+                yield from _isr_changes(self._proposed.pop(partition, None), isr)
+
+    def _of_leader(self, partition: TopicPartition) -> Iterator[Sample]:
+        return leader_samples(partition, self._log_ends[partition], self._high_watermarks[partition])
+
+    def _of_controller(self, trace: PartitionChanged) -> Iterator[Sample]:
+        partition, tags, epoch = trace.partition, _tags(trace.partition), trace.leader_epoch
+        known = self._leader_epochs.get(partition, -1 if trace.partition_epoch == 0 else epoch)
+        if epoch > known and trace.leader != NO_LEADER:
+            yield Sample(metrics.ELECTIONS, 1, tags)
+        self._leader_epochs[partition] = epoch
+        yield from partition_samples(partition, len(trace.isr), len(trace.elr))
+
+
+def partition_samples(partition: TopicPartition, isr: int, elr: int) -> Iterator[Sample]:
+    """The gauges of a partition in the controller's metadata, with `isr` members of the ISR and `elr` of the ELR."""
+    tags = _tags(partition)
+    yield Sample(metrics.ISR_SIZE, isr, tags)
+    yield Sample(metrics.ELR_SIZE, elr, tags)
+    yield Sample(metrics.ELECTABLE_LEADERS_COUNT, isr + elr, tags)
+
+
+def lag_sample(partition: TopicPartition, records: int) -> Sample:
+    """The gauge of a broker's replica with this many uncommitted records."""
+    return Sample(metrics.HIGH_WATERMARK_LAG, records, _tags(partition))
+
+
+def log_end_sample(partition: TopicPartition, log_end: int) -> Sample:
+    """The gauge of a replica whose log ends at this offset."""
+    return Sample(metrics.LOG_END_OFFSET, log_end, _tags(partition))
+
+
+def leader_samples(partition: TopicPartition, log_end: int, high_watermark: int) -> Iterator[Sample]:
+    """The gauges of a leader's replica."""
+    yield log_end_sample(partition, log_end)
+    yield Sample(metrics.HIGH_WATERMARK, high_watermark, _tags(partition))
+    yield lag_sample(partition, log_end - high_watermark)
+
+
+def _isr_changes(proposed: IsrProposed | None, isr: tuple[BrokerId, ...]) -> Iterator[Sample]:
+    """Counts the leader's proposal if it is what the controller has committed; an exchange of members counts twice."""
+    if proposed is None or set(proposed.isr) != set(isr):
+        return
+    if set(proposed.committed) - set(isr):
+        yield Sample(metrics.ISR_SHRINKS, 1, ())
+    if set(isr) - set(proposed.committed):
+        yield Sample(metrics.ISR_EXPANDS, 1, ())
+
+
+def _tags(partition: TopicPartition) -> Tags:
+    return (("topic", partition.topic), ("partition", str(partition.partition)))
+
+
+def broker_samples(counts: ReplicaGauges) -> Iterator[Sample]:
+    """The gauges of a broker over all its replicas."""
+    yield Sample(metrics.PARTITION_COUNT, counts.partitions, ())
+    yield Sample(metrics.LEADER_COUNT, counts.leaders, ())
+    yield Sample(metrics.UNDER_REPLICATED, counts.under_replicated, ())
+    yield Sample(metrics.BELOW_MIN_ISR, counts.under_min_isr, ())
+    yield Sample(metrics.AT_MIN_ISR, counts.at_min_isr, ())
