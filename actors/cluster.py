@@ -16,9 +16,8 @@ from __future__ import annotations
 import shutil
 import signal
 import tempfile
-import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal, cast
@@ -27,7 +26,18 @@ import ray
 from ray.exceptions import RayActorError
 
 from actors.machines import UnreachableError, damage_remotely, machines, pin, remove_remotely, send_signal
-from actors.members import ACTOR_GONE, Member, MessageQueue, creation_failure, take_snapshots
+from actors.members import (
+    ACTOR_GONE,
+    KeptDisks,
+    Member,
+    MessageQueue,
+    await_gone,
+    create_when_name_is_free,
+    creation_failure,
+    disks_of,
+    resume,
+    take_snapshots,
+)
 from actors.metrics import ClusterMeter
 from actors.nodes import NodeSetup, NodeSnapshot, PollReport, actor_class
 from actors.peers import Handle
@@ -50,7 +60,6 @@ SIGNAL_WITHIN_S = 5.0
 """How long a Ray node may take to send a signal."""
 MAX_QUEUED = 10_000
 """Messages of the experiment that may be queued for a node."""
-_RETRY_S = 0.02
 
 Link = tuple[NodeId, NodeId]
 """A directed link: source and target."""
@@ -80,8 +89,8 @@ class ActorCluster:
     names the Ray node (by its id) of nodes whose place `Placement` does not choose. `voters` are the first voters of
     the quorum; their disks are formatted at their first start. `run` is the Ray namespace of the actors; `folder` holds
     the directories of the nodes, under the same path on every machine. `former`: a retired cluster, whose processes and
-    names this one takes over. `label`: the label `cluster` of the metrics (default: `run`). PlacementError as for
-    `Placement`.
+    names this one takes over. `label`: the label `cluster` of the metrics (default: `run`). With `records_calls` polls
+    return what callers have clients do with records. PlacementError as for `Placement`.
     """
 
     def __init__(
@@ -94,6 +103,7 @@ class ActorCluster:
         voters: VoterSet | None = None,
         store: StoreSettings | None = None,
         former: ActorCluster | None = None,
+        records_calls: bool = False,
         label: str = "",
     ) -> None:
         self.run: str = f"isray-{uuid.uuid4().hex[:12]}" if former is None else former.run
@@ -103,6 +113,7 @@ class ActorCluster:
         self._racks = dict(racks or {})
         self._voters = voters or VoterSet()
         self._store = store
+        self._records_calls = records_calls
         self._number: int = 0 if former is None else former._number + 1
         self.folder = Path(tempfile.gettempdir()) / f"{self.run}{f'.{self._number}' if self._number else ''}"
         self._cut: set[Link] = set()
@@ -113,7 +124,17 @@ class ActorCluster:
         self._retired: dict[NodeId, Handle] = {} if former is None else former._retired
         """The actors of an earlier cluster, each of which waits to serve as the first incarnation of its node."""
         self._members = {node: Member(incarnation=self._former.get(node, 0)) for node in self._nodes}
+        self.keeps_disks = False
         self._placement = Placement(self._nodes, machines(), self._racks, homes)
+
+    def use_disks(self, kept: KeptDisks) -> None:
+        """Runs on these disks, which outlive it; call before any node starts."""
+        self.run, self.folder, self.keeps_disks = kept.run, kept.folder, True
+        resume(self._members, kept)
+
+    def kept_disks(self) -> KeptDisks:
+        """The disks of this cluster as they are now."""
+        return disks_of(self.run, self.folder, self._members)
 
     def directory(self, node: NodeId) -> Path:
         """The node's present directory, on its machine."""
@@ -149,7 +170,9 @@ class ActorCluster:
             "num_cpus": CPU_SHARE,
             "scheduling_strategy": pin(home),
         }
-        return _create_when_name_is_free(lambda: actor_class(setup.node).options(**options).remote(setup))
+        return create_when_name_is_free(
+            lambda: actor_class(setup.node).options(**options).remote(setup), COMMAND_TIMEOUT_S
+        )
 
     def _setup(self, node: NodeId, member: Member) -> NodeSetup:
         return NodeSetup(
@@ -171,22 +194,31 @@ class ActorCluster:
             store=self._store,
             predecessor=member.process,
             former=self._former,
+            records_calls=self._records_calls,
         )
 
     def crash(self, node: NodeId, kind: DiskLossKind, count: int) -> list[PollReport]:
         """Kills a node with SIGKILL; returns its last reports, if it answers. The loss is applied at its next start."""
         member = self._running(node)
-        halted = member.actor.halt.remote()
-        calls = [halted] if member.poll is None else [member.poll, halted]
-        ray.wait(calls, num_returns=len(calls), timeout=COMMAND_TIMEOUT_S)
-        last = [] if member.poll is None else self._collect(node, member)
-        if member.actor is not None:
-            member.poll = halted
-            last += self._collect(node, member)
+        last = self.last_reports(node, COMMAND_TIMEOUT_S)
         actor, member.actor = member.actor, None
         member.loss_kind, member.loss_count = kind, count
         if actor is not None and not ray.wait([actor.kill_self.remote()], timeout=COMMAND_TIMEOUT_S)[0]:
             ray.kill(actor)
+        return last
+
+    def last_reports(self, node: NodeId, wait_s: float) -> list[PollReport]:
+        """Has a running node handle nothing more, as if it were dead already; returns what it has to report, if it
+        answers in time. Only its end may follow.
+        """
+        member = self._running(node)
+        halted = member.actor.halt.remote()
+        calls = [halted] if member.poll is None else [member.poll, halted]
+        ray.wait(calls, num_returns=len(calls), timeout=wait_s)
+        last = [] if member.poll is None else self._collect(node, member)
+        if member.actor is not None:
+            member.poll = halted
+            last += self._collect(node, member)
         return last
 
     def signal(self, node: NodeId, number: int) -> None:
@@ -323,14 +355,17 @@ class ActorCluster:
             self.remove_actor(node)
         return [report]
 
-    def snapshots(self, wait_s: float) -> list[tuple[NodeId, NodeSnapshot]]:
+    def snapshots(self, wait_s: float, *, of_all: bool = False) -> list[tuple[NodeId, NodeSnapshot]]:
         """The snapshots that have changed since the last call, of nodes whose present incarnation has answered a poll;
         waits at most `wait_s`. Snapshots grow with the number of partitions: call this only where a query needs one. A
-        snapshot for which an earlier call has not waited is returned before the one that is requested now.
+        snapshot for which an earlier call has not waited is returned before the one that is requested now. `of_all`:
+        those that have not changed, too.
         """
         running = {node: self._members[node] for node in self.running() if self._members[node].answered}
         late = take_snapshots(running)
         for member in running.values():
+            if of_all:
+                member.version = -1
             if member.snapshot is None:
                 member.snapshot = member.actor.snapshot.remote(member.version)
         calls = [member.snapshot for member in running.values()]
@@ -356,6 +391,15 @@ class ActorCluster:
     def read_metadata(self, controller: NodeId) -> bytes:
         """The metadata log of a running controller, packed (`protocol.messages.metadata_batch.unpack_records`)."""
         return cast(bytes, ray.get(self._running(controller).actor.read_metadata.remote()))
+
+    def actor(self, node: NodeId) -> Handle:
+        """The present actor of a running node."""
+        return self._running(node).actor
+
+    def active_controller(self) -> NodeId | None:
+        """The running controller that was active when it reported last, None where none was."""
+        active = {node: epoch for node in self.running() if (epoch := self._members[node].active_epoch) != NO_EPOCH}
+        return max(active, key=active.__getitem__, default=None)
 
     def send(self, node: NodeId, message: Message) -> None:
         """Sends a message of the experiment to a node; messages of one channel arrive in order. While a call is under
@@ -421,12 +465,15 @@ class ActorCluster:
         self._remove_folder()
 
     def close(self) -> None:
-        """Ends all actors and removes all directories; only the local ones where Ray has been shut down already."""
+        """Ends all actors, and removes all directories unless they are kept; only the local ones where Ray has been
+        shut down already.
+        """
         if ray.is_initialized():
             while self._retired:
                 ray.kill(self._retired.popitem()[1])
             self._end_running()
-            remove_remotely(self.folder, COMMAND_TIMEOUT_S)
+            if not self.keeps_disks:
+                remove_remotely(self.folder, COMMAND_TIMEOUT_S)
         self._remove_folder()
 
     def _end_running(self) -> None:
@@ -434,7 +481,7 @@ class ActorCluster:
         for node in nodes:
             self.remove_actor(node)
         for node in nodes:
-            self._await_gone(node)
+            await_gone(node_name(node), self.run, COMMAND_TIMEOUT_S)
 
     def abandon(self) -> None:
         """As `close`, where Ray's control store is gone: the nodes end themselves, as far as they can be reached."""
@@ -446,26 +493,5 @@ class ActorCluster:
         self._remove_folder()
 
     def _remove_folder(self) -> None:
-        if self.folder.exists():
+        if self.folder.exists() and not self.keeps_disks:
             shutil.rmtree(self.folder)
-
-    def _await_gone(self, node: NodeId) -> None:
-        deadline_s = time.monotonic() + COMMAND_TIMEOUT_S
-        while time.monotonic() < deadline_s:
-            try:
-                ray.get_actor(node_name(node), self.run)
-            except ValueError:
-                return
-            time.sleep(_RETRY_S)
-
-
-def _create_when_name_is_free(create: Callable[[], Handle]) -> Handle:
-    """Creates a named actor once the name is free: Ray frees it when it has noticed the death of the old process."""
-    deadline_s = time.monotonic() + COMMAND_TIMEOUT_S
-    while True:
-        try:
-            return create()
-        except ValueError:
-            if time.monotonic() >= deadline_s:
-                raise
-        time.sleep(_RETRY_S)

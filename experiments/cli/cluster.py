@@ -28,8 +28,9 @@ from experiments.cli.output import ExitCode, Json, fail, fail_if, flag, option, 
 from experiments.cli.parse import KafkaReleaseOption, name_values, release_of
 from experiments.cli.server_properties import with_server_properties
 from experiments.engines.admin_client import AdminClient, AdminError
-from experiments.engines.ray.cluster_state import DEFAULT_NAME, ClusterOptions, ClusterState, read_state, states
+from experiments.engines.ray.cluster_state import ClusterOptions, ClusterState, read_state, states
 from experiments.engines.ray.connection import own_state
+from experiments.engines.ray.kept import find_kept, kept_options, mark_to_keep, read_kept
 from experiments.engines.ray.launch import LaunchFailed, config_of, launch, stop
 from experiments.engines.ray.node_commands import Ask, NodeAction, NodeCommand, NodeRow, NodeState, SupervisorGoneError
 from experiments.engines.ray.session import stay_on_loopback
@@ -40,6 +41,8 @@ from protocol.features import UNCLEAN_RECOVERY_ENABLED, Generation
 from protocol.ids import NO_EPOCH, NO_LEADER, RECOVERY_MANAGER, STORE, NodeId, is_controller, node_name
 from protocol.messages.quorum import DescribeQuorumResponse, ReplicaState
 
+BACKGROUND = "experiments.cli.background"
+"""The module that runs a cluster in the background."""
 _BROKER, _CONTROLLER = "broker-", "controller-"
 _PLACE_COLUMN = 5
 """The columns of `isray status` between the process and where it runs."""
@@ -98,50 +101,79 @@ class ClusterDocument:
 
 
 def up(
-    brokers: Annotated[int, option("N", "How many brokers.", min=1, max=100)] = 3,
+    brokers: Annotated[int | None, option("N", "How many brokers. Default: 3.", min=1, max=100)] = None,
     controllers: Annotated[
         int | None, option("N", "How many; all are voters. Default: 1; v3 has none.", min=1, max=9)
     ] = None,
     detach: Annotated[bool, flag("--detach", "Return when the cluster is ready.")] = False,
     generation: Annotated[
-        Generation, typer.Option("--generation", help="The protocol generation: its feature levels.")
-    ] = Generation.KIP_966,
+        Generation | None,
+        typer.Option("--generation", help="The protocol generation: its feature levels. Default: kip-966."),
+    ] = None,
     kafka_release: KafkaReleaseOption = None,
     config: Annotated[list[str] | None, option("NAME=VALUE", "A static config; may be repeated.")] = None,
     server_properties: Annotated[
         Path | None, option("FILE", "A server.properties of Kafka's, for its broker configs; --config wins.")
     ] = None,
     racks: Annotated[str | None, option("a,b,...", "One rack per broker.")] = None,
-    name: ClusterName = DEFAULT_NAME,
+    name: Annotated[str | None, option("NAME", "The name of the cluster. Default: default.")] = None,
+    kept: Annotated[
+        str | None, option("DIR|NAME", "Start on the disks that isray down --keep has left.", "--from")
+    ] = None,
     address: Annotated[str | None, option("HOST:PORT", "A Ray to run on. Default: a private one on 127.0.0.1.")] = None,
+    trace: Annotated[Path | None, option("DIR", "A new folder for a recording, for isray check.")] = None,
     as_json: Json = False,
 ) -> None:
     """Start a cluster: brokers and a quorum of controllers, each a process."""
-    has_store = generation.features.metadata_in_store
+    disks = None if kept is None else find_kept(kept)
+    before = None if disks is None else read_kept(disks)
+    chosen = generation or (Generation.KIP_966 if before is None else before.options.generation)
+    has_store = chosen.features.metadata_in_store
     if has_store and (controllers is not None or racks is not None):
         option_name = "--racks" if controllers is None else "--controllers"
-        raise InputError(option_name, "", racks or controllers, f"no such option with --generation {generation.value}")
+        raise InputError(option_name, "", racks or controllers, f"no such option with --generation {chosen.value}")
+    release = None if kafka_release is None and before is not None else release_of(kafka_release, chosen)
+    configs = _configs(config, server_properties, chosen)
+    asked: dict[str, object] = {
+        "name": name,
+        "brokers": brokers,
+        "controllers": controllers,
+        "generation": generation,
+        "kafka_release": release,
+        "racks": None if racks is None else _racks(racks, brokers or (3 if before is None else before.options.brokers)),
+        "address": address or os.environ.get("RAY_ADDRESS"),
+        "trace": None if trace is None else str(trace.absolute()),
+    }
+    if disks is not None and before is not None:
+        options = kept_options(before, disks, asked, configs)
+    else:
+        given = {option: value for option, value in asked.items() if value is not None}
+        given = {"controllers": 0 if has_store else 1} | given | {"generation": chosen, "config": configs}
+        options = ClusterOptions.model_validate(given)
+    config_of(options)
+    _start(options, detach, as_json)
+
+
+def _configs(config: list[str] | None, properties: Path | None, generation: Generation) -> dict[str, str]:
+    """The static configs of `--config` and `--server-properties`; notes about the file go to standard error."""
     configs = name_values("--config", config)
-    if server_properties is not None:
-        configs, notes = with_server_properties(server_properties, generation, configs)
+    if properties is not None:
+        configs, notes = with_server_properties(properties, generation, configs)
         for note in notes:
             typer.echo(f"isray: {note}", err=True)
-    options = ClusterOptions(
-        name=name,
-        brokers=brokers,
-        controllers=0 if has_store else controllers or 1,
-        generation=generation,
-        kafka_release=release_of(kafka_release, generation),
-        config=configs,
-        racks=_racks(racks, brokers),
-        address=address or os.environ.get("RAY_ADDRESS"),
-    )
-    config_of(options)
+    return configs
+
+
+def _start(options: ClusterOptions, detach: bool, as_json: bool) -> None:
+    if options.trace is not None:
+        from experiments.check.recording import expect_new
+
+        expect_new(Path(options.trace), "--trace")
     if not detach:
         _run(options, as_json)
         return
     try:
-        state = launch(options)
+        state = launch(options, BACKGROUND)
     except LaunchFailed as error:
         fail(f"isray: {error}", code=ExitCode.WRONG_INPUT if error.is_input_wrong else ExitCode.FAILURE)
     _print_ready(state, as_json)
@@ -150,13 +182,17 @@ def up(
 def _run(options: ClusterOptions, as_json: bool) -> None:
     if options.address is None:
         stay_on_loopback()
-    from experiments.engines.ray.supervisor import CLUSTER_FAILURES, run_cluster
+    from experiments.check.cluster_recorder import recorder_of
+    from experiments.engines.ray.running import CLUSTER_FAILURES, run_cluster
+
+    def ready(state: ClusterState) -> None:
+        _print_ready(state, as_json)
 
     def report(text: str) -> None:
         typer.echo(f"isray: {text}", err=True)
 
     try:
-        fail_if(not run_cluster(options, config_of(options), lambda state: _print_ready(state, as_json), report))
+        fail_if(not run_cluster(options, config_of(options), ready, report, recorder_of))
     except CLUSTER_FAILURES as error:
         fail(f"isray: {' '.join(str(error).split())}")
 
@@ -174,6 +210,8 @@ def _print_ready(state: ClusterState, as_json: bool) -> None:
     text = f"{options.name} is ready ({of}): --bootstrap-server {state.address}"
     ports = ", ".join(f"http://{port}/metrics" for port in state.metrics)
     print_result(as_json, _known(state), typer.echo, f"{text}, metrics at {ports}")
+    if options.trace is not None:
+        typer.echo(f"isray: records to {options.trace}", err=True)
 
 
 def _known(state: ClusterState) -> dict[str, object]:
@@ -184,6 +222,7 @@ def _known(state: ClusterState) -> dict[str, object]:
         "namespace": state.namespace,
         "pid": state.pid,
         "generation": state.options.generation.value,
+        "trace": state.options.trace,
         "nodes": list(state.nodes),
         "metrics": list(state.metrics),
         "pids": dict(state.pids),
@@ -193,13 +232,17 @@ def _known(state: ClusterState) -> dict[str, object]:
 
 def down(
     name: Annotated[str | None, option("NAME", "Which of your clusters here. Default: the only one that runs.")] = None,
+    keep: Annotated[bool, flag("--keep", "Leave the disks, for isray up --from.")] = False,
     as_json: Json = False,
 ) -> None:
     """End a cluster on this machine, and delete its disks. Without --name the only one that runs, or, if none does, the
     only one that has ended and left files."""
     state = own_state(name)
-    how, name = stop(state), state.options.name
-    print_result(as_json, {"name": name, "pid": state.pid, "ended": how}, typer.echo, f"{name} {how}")
+    folder = mark_to_keep(state, {row.node: row.host for row in _rows(state) or ()}) if keep else None
+    how, name = stop(state, keeps_disks=keep), state.options.name
+    document = {"name": name, "pid": state.pid, "ended": how, "disks": None if folder is None else str(folder)}
+    where = "" if folder is None else f"; its disks are in {folder} (isray up --from {name})"
+    print_result(as_json, document, typer.echo, f"{name} {how}{where}")
 
 
 def status(

@@ -18,14 +18,16 @@ import typer
 from experiments.cli.help import App, Section, as_input_error
 from experiments.cli.output import ExitCode, Json, print_result
 from experiments.engines.ray.session import RayStartError
+from experiments.support.build import is_compiled
 from experiments.support.errors import InputError
 
 VERSIONED = ("isray", "ray", "pyspark", "pydantic")
 
 
 def version(as_json: Json = False) -> None:
-    """The versions of isray, of Python and of its main dependencies."""
+    """The versions of isray, of Python and of its main dependencies; and whether nodes and simulator are compiled."""
     versions = {name: installed_version(name) for name in VERSIONED} | {"python": platform.python_version()}
+    versions |= {"build": "compiled" if is_compiled() else "sources"}
     print_result(as_json, versions, typer.echo, "\n".join(f"{name} {number}" for name, number in versions.items()))
 
 
@@ -33,6 +35,7 @@ GROUPS = {
     "scenario": (Section.EXPERIMENTS, "scenario:app"),
     "study": (Section.STUDIES, "study:app"),
     "node": (Section.CLUSTER, "node:app"),
+    "net": (Section.CLUSTER, "net:app"),
     "metrics": (Section.CLUSTER, "metrics:app"),
     "features": (Section.TOOLS, "settings:app"),
     "cluster": (Section.TOOLS, "registrations:app"),
@@ -65,6 +68,7 @@ COMMANDS = {
     "check": (Section.EXPERIMENTS, "recordings:check", "isray check out/recording"),
     "soak": (Section.EXPERIMENTS, "recordings:soak", "isray soak --minutes 10"),
     "up": (Section.CLUSTER, "cluster:up", "isray up --detach --controllers 3"),
+    "run": (Section.CLUSTER, "game_day:run", "isray run last-replica-standing --name practice"),
     "status": (Section.CLUSTER, "cluster:status", "isray status"),
     "down": (Section.CLUSTER, "cluster:down", "isray down"),
     "console": (Section.CLUSTER, "console:console", "isray console"),

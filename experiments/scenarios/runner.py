@@ -15,7 +15,7 @@ from pathlib import Path
 from experiments.check.engine import CheckedEngine
 from experiments.check.final_logs import final_logs
 from experiments.check.losses import Losses
-from experiments.check.recording import RecordingWriter
+from experiments.check.recording import Header, RecordingWriter
 from experiments.engines import admin_requests
 from experiments.engines.port import Engine, Loss, Recovery, Violation
 from experiments.faults.controls import Controls
@@ -132,9 +132,12 @@ class Runner:
         )
 
     def set_up(self) -> None:
-        """Starts the nodes and creates the topics. StepFailedError where a broker or a topic does not come up."""
+        """Starts the nodes that do not run and creates the topics. StepFailedError where a broker or a topic does not
+        come up.
+        """
         for node in self.engine.spec.node_ids:
-            self.engine.start(node)
+            if not self.engine.is_running(node):
+                self.engine.start(node)
         for broker in self.engine.spec.broker_ids:
             if not self.engine.run_until(partial(self._is_unfenced, broker), START_WITHIN_MS):
                 raise StepFailedError(f"broker {broker} was not unfenced within {START_WITHIN_MS // 1000} s")
@@ -480,7 +483,8 @@ def run_recorded(runner: Runner, folder: Path) -> ScenarioResult:
         finals = final_logs(engine, ranges_of)
         for operation in runner.clients.operations:
             writer.operation(operation)
-        writer.finish(runner.scenario.name, engine.name, engine.spec, engine.metadata_log(), finals)
+        writer.metadata(engine.metadata_log())
+        writer.finish(Header.of(runner.scenario.name, engine.name, engine.spec), finals)
     finally:
         writer.close()
     return result

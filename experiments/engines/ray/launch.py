@@ -41,6 +41,8 @@ from protocol.config import (
 from protocol.ids import FIRST_CONTROLLER
 
 STOP_WITHIN_S = 30.0
+RECORDED_WITHIN_S = 600.0
+"""How long a cluster may take to end that is recorded: it reads all its logs."""
 KILLED_WITHIN_S = 15.0
 _CHECK_EVERY_S = 0.1
 
@@ -73,8 +75,9 @@ def config_of(options: ClusterOptions) -> ClusterConfig:
     return config
 
 
-def launch(options: ClusterOptions) -> ClusterState:
-    """Starts a cluster in the background, waits until it is ready, and returns its state.
+def launch(options: ClusterOptions, module: str) -> ClusterState:
+    """Starts a cluster in the background, waits until it is ready, and returns its state. `python -m module OPTIONS`
+    runs it.
 
     InputError where the name is taken or the options are wrong, LaunchFailed where the cluster does not become ready.
     """
@@ -82,7 +85,7 @@ def launch(options: ClusterOptions) -> ClusterState:
     log = log_path(options.name)
     with log.open("w", encoding="utf-8") as file:
         log.chmod(0o600)
-        command = [sys.executable, "-m", "experiments.engines.ray", options.model_dump_json()]
+        command = [sys.executable, "-m", module, options.model_dump_json()]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True)
     try:
         return _await_ready(options, process, log)
@@ -105,13 +108,15 @@ def _await_ready(options: ClusterOptions, process: subprocess.Popen[bytes], log:
         time.sleep(_CHECK_EVERY_S)
 
 
-def stop(state: ClusterState) -> str:
-    """Ends a cluster and removes its folders, state file and log; returns `stopped`, `killed`, `had ended already`."""
+def stop(state: ClusterState, *, keeps_disks: bool = False) -> str:
+    """Ends a cluster and removes its folders, state file and log; returns `stopped`, `killed`, `had ended already`.
+    With `keeps_disks` the folder with the disks stays.
+    """
     outcome = _end_supervisor(state)
     for pid in processes_naming(Path(folder) for folder in state.folders):
         with suppress(ProcessLookupError), _handle_of(pid) as handle:
             select.select([handle], [], [], KILLED_WITHIN_S)
-    for folder in state.folders:
+    for folder in state.folders if not keeps_disks else set(state.folders) - {state.disks}:
         shutil.rmtree(folder, ignore_errors=True)
     remove_state(state.options.name)
     socket_path(state.options.name).unlink(missing_ok=True)
@@ -123,7 +128,8 @@ def _end_supervisor(state: ClusterState) -> str:
     with suppress(ProcessLookupError), _handle_of(state.pid) as handle:
         if state.is_running:
             signal.pidfd_send_signal(handle, signal.SIGTERM)
-            if select.select([handle], [], [], STOP_WITHIN_S)[0]:
+            within_s = STOP_WITHIN_S if state.options.trace is None else RECORDED_WITHIN_S
+            if select.select([handle], [], [], within_s)[0]:
                 return "stopped"
             signal.pidfd_send_signal(handle, signal.SIGKILL)
             select.select([handle], [], [], KILLED_WITHIN_S)
