@@ -95,9 +95,7 @@ class Contents:
         return self.texts[name]
 
 
-def record(
-    file: FailureFile, text: str, source: str, brokers: Sequence[int], duration_ms: int
-) -> RecordedFailures:
+def record(file: FailureFile, text: str, source: str, brokers: Sequence[int], duration_ms: int) -> RecordedFailures:
     """The failures in `text`, the content of the file (`source` in errors), for trials of that duration. `brokers`: the
     ids of the brokers, of which the trials have the numbers from 0 on, in this order.
 
