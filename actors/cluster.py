@@ -80,8 +80,8 @@ class ActorCluster:
     names the Ray node (by its id) of nodes whose place `Placement` does not choose. `voters` are the first voters of
     the quorum; their disks are formatted at their first start. `run` is the Ray namespace of the actors; `folder` holds
     the directories of the nodes, under the same path on every machine. `former`: a retired cluster, whose processes and
-    names this one takes over. `label`: the label `cluster` of the metrics (default: `run`). PlacementError as for
-    `Placement`.
+    names this one takes over. `label`: the label `cluster` of the metrics (default: `run`). With `records_calls` polls
+    return what callers have clients do with records. PlacementError as for `Placement`.
     """
 
     def __init__(
@@ -94,6 +94,7 @@ class ActorCluster:
         voters: VoterSet | None = None,
         store: StoreSettings | None = None,
         former: ActorCluster | None = None,
+        records_calls: bool = False,
         label: str = "",
     ) -> None:
         self.run: str = f"isray-{uuid.uuid4().hex[:12]}" if former is None else former.run
@@ -103,6 +104,7 @@ class ActorCluster:
         self._racks = dict(racks or {})
         self._voters = voters or VoterSet()
         self._store = store
+        self._records_calls = records_calls
         self._number: int = 0 if former is None else former._number + 1
         self.folder = Path(tempfile.gettempdir()) / f"{self.run}{f'.{self._number}' if self._number else ''}"
         self._cut: set[Link] = set()
@@ -171,22 +173,31 @@ class ActorCluster:
             store=self._store,
             predecessor=member.process,
             former=self._former,
+            records_calls=self._records_calls,
         )
 
     def crash(self, node: NodeId, kind: DiskLossKind, count: int) -> list[PollReport]:
         """Kills a node with SIGKILL; returns its last reports, if it answers. The loss is applied at its next start."""
         member = self._running(node)
-        halted = member.actor.halt.remote()
-        calls = [halted] if member.poll is None else [member.poll, halted]
-        ray.wait(calls, num_returns=len(calls), timeout=COMMAND_TIMEOUT_S)
-        last = [] if member.poll is None else self._collect(node, member)
-        if member.actor is not None:
-            member.poll = halted
-            last += self._collect(node, member)
+        last = self.last_reports(node, COMMAND_TIMEOUT_S)
         actor, member.actor = member.actor, None
         member.loss_kind, member.loss_count = kind, count
         if actor is not None and not ray.wait([actor.kill_self.remote()], timeout=COMMAND_TIMEOUT_S)[0]:
             ray.kill(actor)
+        return last
+
+    def last_reports(self, node: NodeId, wait_s: float) -> list[PollReport]:
+        """Has a running node handle nothing more, as if it were dead already; returns what it has to report, if it
+        answers in time. Only its end may follow.
+        """
+        member = self._running(node)
+        halted = member.actor.halt.remote()
+        calls = [halted] if member.poll is None else [member.poll, halted]
+        ray.wait(calls, num_returns=len(calls), timeout=wait_s)
+        last = [] if member.poll is None else self._collect(node, member)
+        if member.actor is not None:
+            member.poll = halted
+            last += self._collect(node, member)
         return last
 
     def signal(self, node: NodeId, number: int) -> None:
@@ -323,14 +334,17 @@ class ActorCluster:
             self.remove_actor(node)
         return [report]
 
-    def snapshots(self, wait_s: float) -> list[tuple[NodeId, NodeSnapshot]]:
+    def snapshots(self, wait_s: float, *, of_all: bool = False) -> list[tuple[NodeId, NodeSnapshot]]:
         """The snapshots that have changed since the last call, of nodes whose present incarnation has answered a poll;
         waits at most `wait_s`. Snapshots grow with the number of partitions: call this only where a query needs one. A
-        snapshot for which an earlier call has not waited is returned before the one that is requested now.
+        snapshot for which an earlier call has not waited is returned before the one that is requested now. `of_all`:
+        those that have not changed, too.
         """
         running = {node: self._members[node] for node in self.running() if self._members[node].answered}
         late = take_snapshots(running)
         for member in running.values():
+            if of_all:
+                member.version = -1
             if member.snapshot is None:
                 member.snapshot = member.actor.snapshot.remote(member.version)
         calls = [member.snapshot for member in running.values()]
@@ -356,6 +370,15 @@ class ActorCluster:
     def read_metadata(self, controller: NodeId) -> bytes:
         """The metadata log of a running controller, packed (`protocol.messages.metadata_batch.unpack_records`)."""
         return cast(bytes, ray.get(self._running(controller).actor.read_metadata.remote()))
+
+    def actor(self, node: NodeId) -> Handle:
+        """The present actor of a running node."""
+        return self._running(node).actor
+
+    def active_controller(self) -> NodeId | None:
+        """The running controller that was active when it reported last, None where none was."""
+        active = {node: epoch for node in self.running() if (epoch := self._members[node].active_epoch) != NO_EPOCH}
+        return max(active, key=active.__getitem__, default=None)
 
     def send(self, node: NodeId, message: Message) -> None:
         """Sends a message of the experiment to a node; messages of one channel arrive in order. While a call is under

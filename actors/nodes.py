@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
 from pkgutil import resolve_name
@@ -29,6 +29,7 @@ from typing import Any, TypeVar, cast
 
 import ray
 
+from actors.caller_log import CallerCall, CallerLog, Run, runs_of
 from actors.clock import LoopClock
 from actors.host import NodeHost
 from actors.load import LoadNode
@@ -38,20 +39,20 @@ from actors.machines import RACK_LABEL
 from actors.metrics import NodeReadings, RayMeter
 from actors.peers import Handle, RayPeers
 from actors.processes import ProcessId, own_process, signal_process
+from actors.relay import AdminRelay, CallerCommand
 from actors.storage import DiskLossKind, DiskStorage, Owner, apply_loss
 from actors.transport import NodeLinks, Transport
 from protocol.broker.context import ReplicaView, replica_view
 from protocol.broker.recovery import hook_named
 from protocol.config import INDEX_INTERVAL_BYTES, UNCLEAN_LEADER_HOOK, ClusterConfig
 from protocol.contract import Node
-from protocol.errors import MalformedMessageError, ProtocolInvariantError
+from protocol.errors import MalformedMessageError
 from protocol.events.base import Trace
 from protocol.ids import (
-    DRIVER,
-    FIRST_CLIENT,
     NO_EPOCH,
     Epoch,
     NodeId,
+    Offset,
     TimeMs,
     TopicPartition,
     is_broker,
@@ -63,21 +64,9 @@ from protocol.ids import (
     node_name,
 )
 from protocol.log.tail import trace_of
-from protocol.messages.admin import AdminRequest, AdminResponse
-from protocol.messages.base import ANONYMOUS, Message
+from protocol.messages.admin import AdminRequest
 from protocol.messages.codec import decode, encode
-from protocol.messages.commands import (
-    AdminCommand,
-    AdminOutcome,
-    ConsumeCommand,
-    ConsumeOutcome,
-    ProduceCommand,
-    ProduceOutcome,
-    SendOutcome,
-    SendRecords,
-)
 from protocol.messages.metadata_batch import pack_records
-from protocol.metadata.authorizer import node_principal
 from protocol.metadata.image import BrokerRegistration
 from protocol.metadata.partition import PartitionState
 from protocol.nodes.base_broker import BaseBroker
@@ -94,9 +83,6 @@ from protocol.v3.store.settings import StoreSettings
 from protocol.v3.store.view import StoreView, store_view, tree_nodes
 
 Result = TypeVar("Result")
-CallerCommand = SendRecords | ProduceCommand | ConsumeCommand
-ADMIN_CALLERS: NodeId = DRIVER + 1
-"""The peer id under which a node sees all callers of the relay."""
 DELIVERY_WAIT_S = 1.0
 """How long a node that exits waits until its peers have taken its last messages."""
 LOCK_WAIT_S = 10.0
@@ -115,7 +101,8 @@ class NodeSetup:
     the start. `rack` None means the label of the Ray node. `voters` are the first voters of the quorum
     with the directory ids of their disks. `predecessor` is the last known process of the node, which is killed if it
     still runs on the same machine. `former` are the last incarnations of an earlier cluster with the same processes,
-    whose frames are dropped. `label` is the label `cluster` of its metrics (empty: `run`).
+    whose frames are dropped. `label` is the label `cluster` of its metrics (empty: `run`). `records_calls`: a client
+    keeps what its callers do with records for the next poll.
     """
 
     node: NodeId
@@ -135,6 +122,7 @@ class NodeSetup:
     store: StoreSettings | None = None
     predecessor: ProcessId | None = None
     former: Mapping[NodeId, int] = field(default_factory=dict)
+    records_calls: bool = False
     label: str = ""
 
 
@@ -158,6 +146,7 @@ class PollReport:
     """The answer to `poll`: new trace events with their times, and new encoded messages to the experiment. `exited` and
     `failure` are those of the host; `never_ran`: no process of this incarnation has begun, since its Ray node is lost.
     `active_epoch`: the epoch of the metadata log in which the node is the active controller, NO_EPOCH if it is not.
+    `calls`: what callers of a client have had it do with records, where that is recorded.
     """
 
     traces: list[tuple[TimeMs, Trace]]
@@ -166,6 +155,7 @@ class PollReport:
     failure: str | None
     never_ran: bool = False
     active_epoch: Epoch = NO_EPOCH
+    calls: Sequence[CallerCall] = ()
 
 
 def build_node(setup: NodeSetup, storage: DiskStorage, rack: str | None, now_ms: TimeMs) -> Node:
@@ -203,57 +193,6 @@ def snapshot_of(node: Node) -> NodeSnapshot:
         registered = tuple(image.controllers)
         return NodeSnapshot({}, partitions, dict(image.brokers), node.metrics(), node.quorum, controllers=registered)
     return NodeSnapshot()
-
-
-class AdminRelay:
-    """Makes administration requests, writes and reads records through a node for callers outside the cluster, each of
-    which gets its own answer. All calls happen on the node's event loop.
-
-    The host sends through it. What a node sends to the experiment (`DRIVER`) is kept until the next poll, which returns
-    all of it. So the relay passes requests on under the peer id `ADMIN_CALLERS`, resolves the future of the waiting
-    caller when the answer comes back, and passes everything else to `onward`. Commands to a client have negative ids
-    (an experiment uses positive ones); a client ends every command with exactly one outcome. Requests that a node of
-    another kind answers itself have positive correlation ids.
-    """
-
-    def __init__(self, onward: Callable[[NodeId, Message], None]) -> None:
-        self._onward = onward
-        self._waiting: dict[int, asyncio.Future[Message]] = {}
-        self._last_id = 0
-
-    def send(self, to: NodeId, message: Message) -> None:
-        if to != ADMIN_CALLERS:
-            self._onward(to, message)
-        elif isinstance(message, AdminOutcome | SendOutcome | ProduceOutcome | ConsumeOutcome):
-            self._resolve(message.command_id, message)
-        elif isinstance(message, AdminResponse):
-            self._resolve(message.correlation_id, message)
-        else:
-            raise ProtocolInvariantError(f"a node answers a caller with {type(message).__name__}")
-
-    def _resolve(self, number: int, answer: Message) -> None:
-        waiting = self._waiting.pop(number)
-        if not waiting.done():  # the caller may have given up
-            waiting.set_result(answer)
-
-    async def request(self, host: NodeHost, request: AdminRequest | CallerCommand) -> Message:
-        """Submits a request, or a command whose id it replaces, to the host's client and returns its outcome."""
-        self._last_id += 1
-        command = request if isinstance(request, CallerCommand) else AdminCommand(command_id=0, request=request)
-        return await self._ask(host, -self._last_id, replace(command, command_id=-self._last_id))
-
-    async def query(self, host: NodeHost, request: AdminRequest) -> Message:
-        """The response of the host's node, which is no client; a request without a principal is a client's."""
-        self._last_id += 1
-        principal = node_principal(FIRST_CLIENT) if request.principal == ANONYMOUS else request.principal
-        request = replace(request, correlation_id=self._last_id, principal=principal)
-        return await self._ask(host, self._last_id, request)
-
-    async def _ask(self, host: NodeHost, number: int, message: Message) -> Message:
-        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = answer
-        host.deliver(ADMIN_CALLERS, [message], control=True)
-        return await answer
 
 
 def _query(act: Callable[..., Result]) -> Callable[..., Coroutine[Any, Any, Result]]:
@@ -306,7 +245,8 @@ class NodeShell:
         self._transport.set_links(setup.links)
         self._transport.ignore_incarnations(setup.former)
         self._meter = RayMeter(setup.label or setup.run, self._name, clock, NodeReadings(self._node))
-        self._admin_relay = AdminRelay(self._transport.send)
+        self._calls = CallerLog(setup.node, setup.incarnation, clock.now_ms) if setup.records_calls else None
+        self._admin_relay = AdminRelay(self._transport.send, setup.incarnation, self._calls)
         self._host = NodeHost(self._node, clock, self._admin_relay.send, self._meter)
         self._transport.serve(self._host)
         self._serves.set()
@@ -419,7 +359,8 @@ class NodeShell:
         traces, outcomes = self._host.drain()
         active_epoch = self._node.active_epoch if isinstance(self._node, ControllerNode) else NO_EPOCH
         outgoing = [encode(message) for message in outcomes]
-        return PollReport(traces, outgoing, exited, self._host.failure, active_epoch=active_epoch)
+        calls = () if self._calls is None else self._calls.take()
+        return PollReport(traces, outgoing, exited, self._host.failure, active_epoch=active_epoch, calls=calls)
 
     @_query
     def observe(self, since: int) -> tuple[int, list[tuple[TimeMs, Trace]]]:
@@ -453,11 +394,20 @@ class NodeShell:
         return [] if replica is None else [encode(batch) for batch in replica.log.storage.read(0, sys.maxsize)]
 
     @_query
-    def read_metadata(self) -> bytes:
-        """A controller's metadata log, packed; no records where the log begins with a snapshot."""
-        if not isinstance(self._node, ControllerNode) or self._node.first_record:
+    def read_runs(self, partition: TopicPartition, begin: Offset, max_bytes: int) -> list[Run]:
+        """The records of a broker's replica from `begin` on as runs (`caller_log.runs_of`), about `max_bytes` of them;
+        empty at the end of the log, or where it has no such replica.
+        """
+        replica = self._node.context.replica_named(*partition) if isinstance(self._node, BaseBroker) else None
+        batches = () if replica is None else replica.log.storage.read(begin, max_bytes)
+        return [run for batch in batches for run in runs_of(batch, partition.partition)]
+
+    @_query
+    def read_metadata(self, begin: Offset = 0) -> bytes:
+        """A controller's metadata log from `begin` on, packed; no records where a later snapshot begins the log."""
+        if not isinstance(self._node, ControllerNode) or self._node.first_record > begin:
             return pack_records(())
-        return pack_records(self._node.records)
+        return pack_records(self._node.records[begin - self._node.first_record :])
 
     async def run_on_loop(self, coroutine: Coroutine[object, None, Result]) -> Result:
         """The result of a coroutine that runs on the loop of the node."""

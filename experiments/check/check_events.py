@@ -20,7 +20,7 @@ from protocol.broker.lifecycle import LifecycleState
 from protocol.events import broker as events
 from protocol.events.base import PartitionTrace
 from protocol.events.controller import PartitionChanged, PartitionRemoved
-from protocol.events.host import IncarnationBegan, TracesDropped
+from protocol.events.host import EventsLost, IncarnationBegan, TracesDropped
 from protocol.ids import BrokerId, Epoch, NodeId, Offset, TopicPartition, is_broker
 from protocol.metadata.partition import PartitionState
 from protocol.nodes.controller_log import partition_changed
@@ -93,8 +93,9 @@ class EventChecker:
 
     def observe(self, event: TraceEvent) -> None:
         trace = event.trace
-        if isinstance(trace, TracesDropped):
-            self.gaps.append(f"node {event.node} dropped {trace.count} events")
+        if isinstance(trace, TracesDropped | EventsLost):
+            which = "its last" if isinstance(trace, EventsLost) else str(trace.count)
+            self.gaps.append(f"node {event.node} dropped {which} events")
             self._decide_doubts(event.node, self._metadata.records)
             self._brokers.pop(event.node, None)
         elif is_broker(event.node):

@@ -23,8 +23,10 @@ from dataclasses import asdict, dataclass, field
 from experiments.check import rules
 from experiments.check.check_events import SHOWN_BY_EVENTS, EventChecker
 from experiments.check.check_metadata import UNCLEAN, LogMarks, MetadataReplay, ReplayedMetadata
+from experiments.check.elections import ElectionLog, LostBy, lost_by, lost_so_far
 from experiments.check.history import ACKS_OF, Ended, Invoked, Operation, Seen, breaks_promise, judge_and_count
 from experiments.check.losses import Losses
+from experiments.check.names import Names
 from experiments.check.recording import HISTORY, METADATA, Recording
 from experiments.check.suite import InvariantSuite
 from experiments.engines.port import ClusterSpec, TraceEvent, Violation
@@ -34,7 +36,7 @@ from protocol.errors import ProtocolInvariantError
 from protocol.events.broker import BecameLeader, HighWatermarkAdvanced
 from protocol.events.host import IncarnationEnded
 from protocol.events.store import ControllerElected, StoreChanged
-from protocol.ids import Epoch, Offset, TopicPartition, is_broker
+from protocol.ids import Epoch, Offset, TimeMs, TopicPartition, is_broker
 
 ACKNOWLEDGED = "AcknowledgedIsCommitted"
 HISTORY_FINDING = "History"
@@ -64,6 +66,8 @@ class CheckResult:
     """The JSON document of `isray check`, which has the keys of `Losses.document` in the place of `losses`. In a
     generation that no release of Kafka has `kafka_release` is None. `looked_at` is the number of checks by invariant;
     `violations` are ordered by name and time; `unjudged` has a line for each thing that the recording could not show.
+    `lost` says by which elections acknowledged records were lost. Of a recording that is not complete what was written
+    until `until_ms` is checked. `began_unix_ms` is the Unix time from which times count, None for virtual time.
     """
 
     what: str
@@ -79,11 +83,19 @@ class CheckResult:
     violations: list[Violation] = field(default_factory=list)
     within_tolerance: dict[str, bool] = field(default_factory=dict)
     unjudged: list[str] = field(default_factory=list)
+    is_complete: bool = True
+    until_ms: TimeMs | None = None
+    began_unix_ms: TimeMs | None = None
+    lost: list[LostBy] = field(default_factory=list)
     losses: Losses = field(default_factory=Losses)
 
     def document(self) -> dict[str, object]:
         fields = asdict(self)
         del fields["losses"]
+        fields["lost"] = [asdict(it) | {"partition": str(it.partition), "records": it.records} for it in self.lost]
+        for it in fields["lost"]:
+            if it["election"] is not None:
+                it["election"]["partition"] = it["partition"]
         return fields | self.losses.document()
 
 
@@ -92,9 +104,12 @@ def check(recording: Recording) -> CheckResult:
     manifest = recording.manifest
     config = recording.spec.config
     found = CheckResult(manifest.what, manifest.engine, config.generation.value, config.release_name, manifest.seed)
-    marks = LogMarks()
+    found.is_complete, found.until_ms = recording.is_complete, recording.until_ms
+    found.began_unix_ms = manifest.began_unix_ms
+    marks, log = LogMarks(), ElectionLog()
     for event in recording.events():
         marks.observe(event)
+        log.observe(event)
         found.events += 1
     try:
         metadata = MetadataReplay(recording.spec, recording.records, marks).run()
@@ -122,7 +137,14 @@ def check(recording: Recording) -> CheckResult:
     found.violations += events.violations
     found.unjudged += events.gaps
     found.unjudged += [f"{name}: several partitions had this name" for name in sorted(metadata.recreated)]
-    _check_history(recording, metadata, events, found)
+    elections = {name: of for name, of in log.elections().items() if name not in metadata.recreated}
+    if recording.is_complete:
+        _check_history(recording, metadata, events, found)
+    else:
+        found.operations = sum(1 for _ in recording.operations())
+        found.losses = lost_so_far(recording.operations(), elections)
+        found.unjudged.append("the final logs are not known: losses are those that elections show so far")
+    found.lost = lost_by(found.losses.ranges, elections)
     found.violations.sort(key=lambda it: (it.invariant, it.time_ms, it.detail))
     return found
 
@@ -182,9 +204,12 @@ def replay_store(spec: ClusterSpec, events: Iterable[TraceEvent]) -> ReplayedSto
 
 def _check_history(recording: Recording, metadata: ReplayedMetadata, events: EventChecker, found: CheckResult) -> None:
     finals = recording.finals()
+    names = Names(recording.operations() if recording.manifest.others_write else ())
+    finals = [names.final(final) for final in finals] if recording.manifest.others_write else finals
     kept = _OperationFilter({final.partition: final.settled for final in finals}, metadata, events)
     try:
-        findings, found.losses = judge_and_count(kept.of(recording), finals)
+        operations = kept.of(names.operations(recording.operations()))
+        findings, found.losses = judge_and_count(operations, finals, others_write=recording.manifest.others_write)
     except ValueError as error:
         path = recording.folder / HISTORY
         raise InputError(str(path), "", str(error), "a history that fits the final logs") from error
@@ -215,9 +240,9 @@ class _OperationFilter:
     undecided: Losses = field(default_factory=Losses)
     violations: list[Violation] = field(default_factory=list)
 
-    def of(self, recording: Recording) -> Iterator[Operation]:
+    def of(self, operations: Iterable[Operation]) -> Iterator[Operation]:
         pending: dict[int, tuple[TopicPartition, int]] = {}
-        for operation in recording.operations():
+        for operation in operations:
             self.operations += 1
             if isinstance(operation, Invoked):
                 pending[operation.send] = operation.partition, operation.size

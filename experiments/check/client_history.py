@@ -15,12 +15,11 @@ What a batch holds is read by a function that knows how the client writes its re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import groupby
 
-from experiments.check.history import Ended, RecordOutcome, RecordRange, Seen
-from protocol.client.records import identity, split
+from experiments.check.history import NO_TIME, Ended, RecordOutcome, RecordRange, Seen
+from protocol.client.records import named_runs
 from protocol.errors import ErrorCode
-from protocol.ids import TopicPartition
+from protocol.ids import TimeMs, TopicPartition
 from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import ConsumeOutcome, ProduceOutcome, SendOutcome, SentRange
 
@@ -35,21 +34,21 @@ def result_of(part: SentRange | ProduceOutcome, acks: int = ACKS_ALL) -> RecordO
     return "unknown" if part.unknown else "failed"
 
 
-def ended(outcome: SendOutcome | ProduceOutcome, acks: int = ACKS_ALL) -> Iterator[Ended]:
-    """The ends of the records of a command. A ProduceOutcome is that of one record."""
+def ended(outcome: SendOutcome | ProduceOutcome, acks: int = ACKS_ALL, at_ms: TimeMs = NO_TIME) -> Iterator[Ended]:
+    """The ends of the records of a command, which came at `at_ms`. A ProduceOutcome is that of one record."""
     if isinstance(outcome, ProduceOutcome):
-        yield Ended(outcome.command_id, 0, 1, result_of(outcome, acks), outcome.base_offset)
+        yield Ended(outcome.command_id, 0, 1, result_of(outcome, acks), outcome.base_offset, at_ms)
         return
     for part in outcome.ranges:
-        yield Ended(outcome.command_id, part.first, part.count, result_of(part, acks), part.base_offset)
+        yield Ended(outcome.command_id, part.first, part.count, result_of(part, acks), part.base_offset, at_ms)
 
 
 def ranges_of(batch: RecordBatch) -> Iterator[RecordRange]:
     """The generated records of a batch (`protocol.client.records`) as runs of consecutive ones."""
-    records = [(offset, *identity(record)) for offset, record in enumerate(split(batch.payload), batch.base_offset)]
-    for (send, _), run in groupby(records, lambda record: (record[1], record[2] - record[0])):
-        (offset, _, place), *others = run
-        yield RecordRange(offset, batch.leader_epoch, send, place, 1 + len(others))
+    offset = batch.base_offset
+    for send, first, count in named_runs(batch.payload):
+        yield RecordRange(offset, batch.leader_epoch, send, first, count)
+        offset += count
 
 
 def seen(reader: int, partition: TopicPartition, outcome: ConsumeOutcome, ranges: RangesOf = ranges_of) -> Seen:

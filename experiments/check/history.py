@@ -22,19 +22,23 @@ from dataclasses import dataclass, fields
 from itertools import zip_longest
 from typing import Literal, NamedTuple
 
-from experiments.check.losses import ALL, Acks, Losses, total
+from experiments.check.losses import ALL, Acks, Losses, LostRange, total
 from experiments.check.tables import Record as Record
 from experiments.check.tables import RecordRange as RecordRange
 from experiments.check.tables import RunLog, SendTable, Spans
-from protocol.ids import NO_OFFSET, BrokerId, Offset, TopicPartition
+from protocol.ids import NO_OFFSET, BrokerId, Offset, TimeMs, TopicPartition
 
 RecordOutcome = Literal["acknowledged", "appended", "failed", "unknown"]
 """`acknowledged` with acks=all; `appended`: acknowledged with acks=1, by the leader alone, which promises nothing."""
 
 
+NO_TIME: TimeMs = -1
+
+
 class Invoked(NamedTuple):
     """`producer` sent `size` records. Sends of an idempotent producer are invoked in the order in which it has to keep
-    them; one that is not idempotent promises neither order nor that nothing is there twice.
+    them; one that is not idempotent promises neither order nor that nothing is there twice. `digest`: the records are
+    one batch, which logs show by this digest of its payload (`names.py`); 0 where they carry their names.
     """
 
     send: int
@@ -42,6 +46,8 @@ class Invoked(NamedTuple):
     partition: TopicPartition
     size: int
     idempotent: bool = True
+    at_ms: TimeMs = NO_TIME
+    digest: int = 0
 
 
 class Ended(NamedTuple):
@@ -52,6 +58,7 @@ class Ended(NamedTuple):
     size: int
     result: RecordOutcome
     offset: Offset = NO_OFFSET
+    at_ms: TimeMs = NO_TIME
 
 
 class Seen(NamedTuple):
@@ -61,6 +68,7 @@ class Seen(NamedTuple):
     partition: TopicPartition
     runs: tuple[RecordRange, ...]
     high_watermark: Offset
+    at_ms: TimeMs = NO_TIME
 
 
 Operation = Invoked | Ended | Seen
@@ -213,10 +221,14 @@ def judge(operations: Iterable[Operation], finals: Iterable[FinalPartition]) -> 
     return judge_and_count(operations, finals)[0]
 
 
-def judge_and_count(operations: Iterable[Operation], finals: Iterable[FinalPartition]) -> tuple[list[Finding], Losses]:
-    """As `judge`, and what has become of the acknowledged records."""
+def judge_and_count(
+    operations: Iterable[Operation], finals: Iterable[FinalPartition], *, others_write: bool = False
+) -> tuple[list[Finding], Losses]:
+    """As `judge`, and what has become of the acknowledged records. With `others_write` logs hold records of others,
+    too, about which nothing is said.
+    """
     sends, ordered = SendTable(), sorted(finals, key=lambda final: final.partition)
-    judges = [_PartitionJudge(number, final, sends) for number, final in enumerate(ordered)]
+    judges = [_PartitionJudge(number, final, sends, others_write) for number, final in enumerate(ordered)]
     numbers = {final.partition: number for number, final in enumerate(ordered)}
     for operation in operations:
         if isinstance(operation, Ended):
@@ -241,7 +253,8 @@ class _PartitionJudge:
     its start, as the first of them saw it. Reads that agree with either are kept as the offsets that they covered.
     """
 
-    def __init__(self, number: int, final: FinalPartition, sends: SendTable) -> None:
+    def __init__(self, number: int, final: FinalPartition, sends: SendTable, others_write: bool) -> None:
+        self._others_write = others_write
         self._number = number
         self._final = final
         self._name = final.partition
@@ -261,19 +274,21 @@ class _PartitionJudge:
         if end.result in ACKS_OF:
             run = RecordRange(end.offset, 0, end.send, end.first, end.size)
             if not self._log.holds(run):
-                self._not_as_acknowledged(run, ACKS_OF[end.result])
+                self._not_as_acknowledged(run, ACKS_OF[end.result], end.at_ms)
         elif end.result == "failed":
             for place in range(end.first, end.first + end.size):
                 for offset in self._log.places(Record(end.send, place)):
                     self._find(FailedRecordStored(self._name, Record(end.send, place), offset))
 
-    def _not_as_acknowledged(self, run: RecordRange, acks: Acks) -> None:
+    def _not_as_acknowledged(self, run: RecordRange, acks: Acks, at_ms: TimeMs) -> None:
         for offset, record in run.records():
             if self._log.at(offset) == record:
                 continue
             places = self._log.places(record)
-            if not places:
-                (self.losses.deleted if offset < self._final.start else self.losses.lost)[acks] += 1
+            if not places and offset < self._final.start:
+                self.losses.deleted[acks] += 1
+            elif not places:
+                self.losses.add_lost(LostRange(self._name, acks, offset, 1, at_ms))
             if offset >= self._final.start and acks == ALL:
                 lost = LostRecord(self._name, record, offset)
                 self._find(MovedRecord(self._name, record, offset, places) if places else lost)
@@ -322,11 +337,12 @@ class _PartitionJudge:
     def _judge_records(self, repeated: Mapping[Record, tuple[Offset, ...]]) -> None:
         for record, places in repeated.items():
             row = self._row(record.send)
-            if row is None or self._sends.idempotent[row]:
+            if self._sends.idempotent[row] if row is not None else not self._others_write:
                 self._find(DuplicatedRecord(self._name, record, places))
         for run in self._log.runs():
             row = self._row(run.send)
-            if row is not None and run.first >= 0 and run.first + run.size <= self._sends.sizes[row]:
+            is_known = row is not None and run.first >= 0 and run.first + run.size <= self._sends.sizes[row]
+            if is_known or (row is None and self._others_write):
                 continue
             for offset, record in run.records():
                 known = row is not None and 0 <= record.place < self._sends.sizes[row]

@@ -12,26 +12,51 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
+
+from protocol.ids import Offset, TimeMs, TopicPartition
 
 Acks = Literal["1", "all"]
 ALL: Final[Acks] = "all"
 _ACKS: Final[tuple[Acks, ...]] = ("1", ALL)
 
 
+class LostRange(NamedTuple):
+    """Lost records: `size` of them from the offset `first` on, acknowledged at `at_ms` (-1: not known)."""
+
+    partition: TopicPartition
+    acks: Acks
+    first: Offset
+    size: int
+    at_ms: TimeMs
+
+
 @dataclass(slots=True)
 class Losses:
-    """Numbers of acknowledged records by acks; `reasons` say why records are undecided."""
+    """Numbers of acknowledged records by acks; `ranges` are the lost ones, where it is known which these are; `reasons`
+    say why records are undecided.
+    """
 
     lost: Counter[Acks] = field(default_factory=Counter)
     undecided: Counter[Acks] = field(default_factory=Counter)
     deleted: Counter[Acks] = field(default_factory=Counter)
     reasons: list[str] = field(default_factory=list)
+    ranges: list[LostRange] = field(default_factory=list)
+
+    def add_lost(self, lost: LostRange) -> None:
+        """Counts lost records, which become one range with the last ones if they were acknowledged with them."""
+        self.lost[lost.acks] += lost.size
+        last = self.ranges[-1] if self.ranges else None
+        if last is not None and lost == last._replace(first=last.first + last.size, size=lost.size):
+            self.ranges[-1] = last._replace(size=last.size + lost.size)
+        else:
+            self.ranges.append(lost)
 
     def add(self, other: Losses) -> None:
         self.lost.update(other.lost)
         self.undecided.update(other.undecided)
         self.deleted.update(other.deleted)
+        self.ranges += other.ranges
         self.reasons += [reason for reason in other.reasons if reason not in self.reasons]
 
     @property

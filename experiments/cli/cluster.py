@@ -40,6 +40,8 @@ from protocol.features import UNCLEAN_RECOVERY_ENABLED, Generation
 from protocol.ids import NO_EPOCH, NO_LEADER, RECOVERY_MANAGER, STORE, NodeId, is_controller, node_name
 from protocol.messages.quorum import DescribeQuorumResponse, ReplicaState
 
+BACKGROUND = "experiments.cli.background"
+"""The module that runs a cluster in the background."""
 _BROKER, _CONTROLLER = "broker-", "controller-"
 _PLACE_COLUMN = 5
 """The columns of `isray status` between the process and where it runs."""
@@ -114,6 +116,7 @@ def up(
     racks: Annotated[str | None, option("a,b,...", "One rack per broker.")] = None,
     name: ClusterName = DEFAULT_NAME,
     address: Annotated[str | None, option("HOST:PORT", "A Ray to run on. Default: a private one on 127.0.0.1.")] = None,
+    trace: Annotated[Path | None, option("DIR", "A new folder for a recording, for isray check.")] = None,
     as_json: Json = False,
 ) -> None:
     """Start a cluster: brokers and a quorum of controllers, each a process."""
@@ -135,13 +138,18 @@ def up(
         config=configs,
         racks=_racks(racks, brokers),
         address=address or os.environ.get("RAY_ADDRESS"),
+        trace=None if trace is None else str(trace.absolute()),
     )
     config_of(options)
+    if trace is not None:
+        from experiments.check.recording import expect_new
+
+        expect_new(trace, "--trace")
     if not detach:
         _run(options, as_json)
         return
     try:
-        state = launch(options)
+        state = launch(options, BACKGROUND)
     except LaunchFailed as error:
         fail(f"isray: {error}", code=ExitCode.WRONG_INPUT if error.is_input_wrong else ExitCode.FAILURE)
     _print_ready(state, as_json)
@@ -150,13 +158,17 @@ def up(
 def _run(options: ClusterOptions, as_json: bool) -> None:
     if options.address is None:
         stay_on_loopback()
-    from experiments.engines.ray.supervisor import CLUSTER_FAILURES, run_cluster
+    from experiments.check.cluster_recorder import recorder_of
+    from experiments.engines.ray.running import CLUSTER_FAILURES, run_cluster
+
+    def ready(state: ClusterState) -> None:
+        _print_ready(state, as_json)
 
     def report(text: str) -> None:
         typer.echo(f"isray: {text}", err=True)
 
     try:
-        fail_if(not run_cluster(options, config_of(options), lambda state: _print_ready(state, as_json), report))
+        fail_if(not run_cluster(options, config_of(options), ready, report, recorder_of))
     except CLUSTER_FAILURES as error:
         fail(f"isray: {' '.join(str(error).split())}")
 
@@ -174,6 +186,8 @@ def _print_ready(state: ClusterState, as_json: bool) -> None:
     text = f"{options.name} is ready ({of}): --bootstrap-server {state.address}"
     ports = ", ".join(f"http://{port}/metrics" for port in state.metrics)
     print_result(as_json, _known(state), typer.echo, f"{text}, metrics at {ports}")
+    if options.trace is not None:
+        typer.echo(f"isray: records to {options.trace}", err=True)
 
 
 def _known(state: ClusterState) -> dict[str, object]:
@@ -184,6 +198,7 @@ def _known(state: ClusterState) -> dict[str, object]:
         "namespace": state.namespace,
         "pid": state.pid,
         "generation": state.options.generation.value,
+        "trace": state.options.trace,
         "nodes": list(state.nodes),
         "metrics": list(state.metrics),
         "pids": dict(state.pids),

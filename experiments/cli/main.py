@@ -67,6 +67,7 @@ COMMANDS = {
     "up": (Section.CLUSTER, "cluster:up", "isray up --detach --controllers 3"),
     "status": (Section.CLUSTER, "cluster:status", "isray status"),
     "down": (Section.CLUSTER, "cluster:down", "isray down"),
+    "console": (Section.CLUSTER, "console:console", "isray console"),
     "topics": (Section.TOOLS, "topics:topics", "isray topics --create --topic t --partitions 3 --replication-factor 3"),
     "produce": (Section.TOOLS, "records:produce", "isray produce --topic t --num-records 100"),
     "console-producer": (Section.TOOLS, "records:console_producer", "isray console-producer --topic t"),

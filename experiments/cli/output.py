@@ -94,7 +94,16 @@ def print_first(console: Console, lines: Sequence[str], most: int = 100) -> None
         console.print(line)
 
 
+NARROW = 100
+
+
 def wide_console() -> Console:
     """A console as wide as the terminal, or wide enough for tables where output goes elsewhere."""
     console = Console()
     return console if console.is_terminal else Console(width=130)
+
+
+def narrow_console() -> Console:
+    """A console as wide as the terminal, at most 100 columns, and as wide as that where output goes elsewhere."""
+    console = Console()
+    return Console(width=min(console.width, NARROW) if console.is_terminal else NARROW)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def check(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A recording: of a scenario's --trace, or a soak.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A recording: of --trace, or of a soak.")],
     html: Html = None,
     as_json: Json = False,
 ) -> None:
@@ -41,7 +42,9 @@ def check(
         progressing.show("checking")
         checked = check_recording(recording)
     shown = Exploration(html, None, None if html is None else _explored(recording, checked), None)
-    print_result(as_json, checked.document() | shown.document, _show_checked, checked, shown)
+    going_on = not recording.is_complete and recording.is_being_written
+    document = checked.document() | {"is_being_written": going_on} | shown.document
+    print_result(as_json, document, _show_checked, checked, shown, going_on)
     fail_if(checked.violations)
 
 
@@ -59,12 +62,15 @@ def _explored(recording: Recording, checked: CheckResult) -> Run:
         ("engine", checked.engine),
         ("seed", str(checked.seed)),
         ("violations", str(len(checked.violations))),
+        *([] if checked.is_complete else [("checked until", _when(checked, checked.until_ms or 0))]),
+        *([] if checked.began_unix_ms is None else [("began", _when(checked, 0))]),
         ("acknowledged records lost", checked.losses.words()),
+        *(("lost", line) for line in lost_lines(checked)),
     ]
     return run_of_journal(collector.journal(), checked.what, facts, recording.spec, recording.records)
 
 
-def _show_checked(checked: CheckResult, shown: Exploration) -> None:
+def _show_checked(checked: CheckResult, shown: Exploration, going_on: bool) -> None:
     console = Console(highlight=False, soft_wrap=True)
     violated = Counter(violation.invariant.partition(".")[0] for violation in checked.violations)
     counts = (
@@ -72,6 +78,7 @@ def _show_checked(checked: CheckResult, shown: Exploration) -> None:
         for name, count in checked.looked_at.items()
     )
     console.print(table_of(("invariant", "checks", "violated"), counts))
+    print_first(console, [f"[red]lost[/] {line}" for line in lost_lines(checked)])
     violations = [f"[red]violated[/] {it.invariant} at {it.time_ms} ms: {it.detail}" for it in checked.violations]
     print_first(console, violations)
     for line in checked.unjudged:
@@ -87,7 +94,33 @@ def _show_checked(checked: CheckResult, shown: Exploration) -> None:
         f"{checked.what} on {checked.engine}, seed {checked.seed}: {verdict} in {checked.events} events, "
         f"{checked.metadata_records} metadata records, {checked.operations} operations"
     )
+    if not checked.is_complete:
+        why = "is still being written" if going_on else "was not completed: its run ended before it could be"
+        console.print(f"checked until {_when(checked, checked.until_ms or 0)}: the recording {why}")
     shown.show(console)
+
+
+def lost_lines(checked: CheckResult) -> list[str]:
+    """A line for each election that has lost acknowledged records: which these are, and what the elected lacked."""
+    lines = []
+    for lost in checked.lost:
+        offsets = ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in lost.offsets)
+        records = f"{lost.records} acknowledged record{'' if lost.records == 1 else 's'} of {lost.partition}"
+        what = f"{records} (acks={lost.acks}, offsets {offsets})"
+        if lost.election is None:
+            lines.append(f"{what}: no election in the recording explains it")
+            continue
+        how = "by the election at" if lost.is_certain else "probably by the election at"
+        lines.append(f"{what} {how} {lost.election.words(_when(checked, lost.election.time_ms))}")
+    return lines
+
+
+def _when(checked: CheckResult, time_ms: int) -> str:
+    """A time of the recording: as wall-clock time, where it has one."""
+    if checked.began_unix_ms is None:
+        return f"{time_ms / 1000:.3f} s"
+    at = datetime.fromtimestamp((checked.began_unix_ms + time_ms) / 1000, UTC)
+    return f"{at.isoformat(sep=' ', timespec='milliseconds').removesuffix('+00:00')} UTC"
 
 
 def soak(

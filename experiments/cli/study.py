@@ -27,6 +27,7 @@ from experiments.cli.output import (
     Json,
     fail,
     fail_if,
+    narrow_console,
     option,
     print_json,
     print_result,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from experiments.studies.design.study import StudyPlan
     from experiments.studies.estimation.estimates import CellEstimates
     from experiments.studies.replay.replay import Replayed
+    from experiments.studies.report.summary import Summary
     from experiments.studies.theory.coverage import Coverage
     from experiments.studies.theory.validation import CellComparison
 
@@ -79,6 +81,7 @@ def run_study(
 ) -> None:
     """Sweep, analyse, report: everything, and the table of cells."""
     from experiments.studies.pipeline.analysis import analyze, beside
+    from experiments.studies.report.summary import summary
     from experiments.studies.sweeps.output import read_record
     from experiments.studies.sweeps.staging import CELLS, local_copy
     from experiments.studies.sweeps.storage import store_at
@@ -94,7 +97,9 @@ def run_study(
             write_report(folder, out)
             documents, study = json.loads((folder / CELLS).read_bytes()), read_record(folder).study
     report = store_at(out).place("report.html")
-    print_result(as_json, {"out": out, "report": report, "cells": documents}, _print_table, study, cells, report)
+    found = summary(study, cells)
+    document = {"out": out, "report": report, "headline": found.headline, "cells": documents}
+    print_result(as_json, document, _print_table, study, cells, found, out, report)
 
 
 @app.register("sweep", _RUN.format("sweep"))
@@ -113,6 +118,7 @@ def analyze_study(
 ) -> None:
     """Turn the traces of a sweep into numbers with intervals: silver/, gold/, gold/cells.json."""
     from experiments.studies.pipeline.analysis import analyze
+    from experiments.studies.report.summary import summary
     from experiments.studies.sweeps.output import read_record
     from experiments.studies.sweeps.staging import CELLS, local_copy
 
@@ -121,7 +127,9 @@ def analyze_study(
         cells = analyze(folder, shown, spark)
         with local_copy(folder, traces=False) as local:
             documents, study = json.loads((local / CELLS).read_bytes()), read_record(local).study
-    print_result(as_json, {"out": folder, "cells": documents}, _print_table, study, cells)
+    found = summary(study, cells)
+    document = {"out": folder, "headline": found.headline, "cells": documents}
+    print_result(as_json, document, _print_table, study, cells, found, folder)
 
 
 @app.register("report", "isray study report out/last-replica-standing")
@@ -251,23 +259,19 @@ def _failures() -> Iterator[None]:
         fail(f"isray: interrupted; {KEPT}", code=ExitCode.INTERRUPTED)
 
 
-def _print_table(study: StudyPlan, cells: Sequence[CellEstimates], report: str | None = None) -> None:
-    from experiments.studies.design.study import metrics_of
+def _print_table(
+    study: StudyPlan, cells: Sequence[CellEstimates], found: Summary, place: str, report: str | None = None
+) -> None:
     from experiments.studies.report.partial import partial
-    from experiments.studies.report.words import cell_name, interval, minutes, number, warnings
-    from experiments.studies.trace.metrics import FRACTION
+    from experiments.studies.report.words import cell_name, warnings
 
-    metrics = metrics_of(study)
-    columns = (Column("setting", no_wrap=True), *(Column(metric.title, justify="right") for metric in metrics))
-    table = Table(*columns, title=study.name, caption="per partition-year, with 95 % intervals", show_lines=True)
-    for cell, values in zip(study.cells, cells, strict=True):
-        texts = []
-        for metric in metrics:
-            value, text = values.estimates[metric.name], minutes if metric.estimator is FRACTION else number
-            shown = "not known" if value.degenerate else text(value.estimate)
-            texts.append(f"{shown}\n{interval(value, text)}")
-        table.add_row(cell_name(cell.swept), *texts)
-    console = wide_console()
+    first, *others = found.columns
+    columns = (Column(first), *(Column(title, justify="right") for title in others))
+    console = narrow_console()
+    console.print(f"{study.name}: {found.headline}", markup=False, highlight=False)
+    table = Table(*columns, caption=found.caption, show_lines=True)
+    for row in found.rows:
+        table.add_row(*row)
     console.print(table)
     names, trials = [cell_name(cell.swept) for cell in study.cells], [values.trials for values in cells]
     for each in partial(study, names, trials, {}):
@@ -275,8 +279,7 @@ def _print_table(study: StudyPlan, cells: Sequence[CellEstimates], report: str |
     warned = {cell_name(cell.swept): values.warnings for cell, values in zip(study.cells, cells, strict=True)}
     for warning in warnings(warned):
         console.print(warning)
-    if report is not None:
-        typer.echo(f"report: {report}")
+    typer.echo(f"report: {report}" if report is not None else f"the page: isray study report {place}")
 
 
 SHOWN_LINES = 60
@@ -346,11 +349,11 @@ def validate_study(
         int | None,
         option(
             "N",
-            "Instead: of N studies of each failure model, how many intervals hold the loss rate that is known by hand.",
+            "Instead: of N studies of each cell, how many intervals hold the loss rate that is known.",
         ),
     ] = None,
     estimator: Annotated[
-        str, option("NAME", "That of the studies of --coverage: importance or multifidelity.")
+        str, option("NAME", "That of the studies of --coverage: plain, importance, splitting or multifidelity.")
     ] = "importance",
     as_json: Json = False,
 ) -> None:
@@ -375,13 +378,13 @@ def validate_study(
 
 def _validate_coverage(studies: int, estimator: str, cells: Path | None, jobs: int | None, as_json: bool) -> None:
     """Exit code 1 if an interval of 95 % holds the value in fewer studies than chance explains."""
+    from experiments.studies.theory.coverage import ESTIMATORS, coverage
     from experiments.studies.theory.coverage import cells as covered_cells
-    from experiments.studies.theory.coverage import coverage
 
     if studies < 1:
         raise InputError("--coverage", "", studies, "a whole number from 1")
-    if estimator not in ("importance", "multifidelity"):
-        raise InputError("--estimator", "", estimator, "importance or multifidelity")
+    if estimator not in ESTIMATORS:
+        raise InputError("--estimator", "", estimator, " or ".join(ESTIMATORS))
     if cells is not None:
         raise InputError("--coverage", "", "--cells as well", "one of the two: the failure models are built in")
     found: list[Coverage] = []
@@ -395,12 +398,13 @@ def _validate_coverage(studies: int, estimator: str, cells: Path | None, jobs: i
 
 
 def _print_coverage(found: Sequence[Coverage]) -> None:
-    numbers = ("by hand", "mean of the studies", "intervals that hold it")
+    numbers = ("known", "mean of the studies", "mean half-width", "intervals that hold it")
     title = "Coverage of 95 % intervals, in loss events per partition-year"
     table = Table("failure model", "catch-up", *_numeric(numbers), title=title)
     for item in found:
         held, caught_up = f"{item.covered} of {item.studies}", "yes" if item.catch_up else "immediate"
-        table.add_row(item.model, caught_up, f"{item.by_hand:.4g}", f"{item.mean:.4g}", held)
+        half_width = f"{item.half_width / item.mean:.1%}" if item.mean else ""
+        table.add_row(item.model, caught_up, f"{item.known:.4g}", f"{item.mean:.4g}", half_width, held)
     wide_console().print(table)
 
 

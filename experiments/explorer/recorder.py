@@ -109,13 +109,16 @@ class Journal:
 
 class TraceCollector:
     """Collects the trace events of any engine (`Engine.record_to`). `headings` is a list that grows during the run: a
-    new heading belongs before the next event. `losses` marks the elections that lose records.
+    new heading belongs before the next event. `losses` marks the elections that lose records. `limit`: how many entries
+    to keep, the newest, None for all.
     """
 
-    def __init__(self, headings: Sequence[Heading] = (), losses: AcknowledgedLosses | None = None) -> None:
+    def __init__(
+        self, headings: Sequence[Heading] = (), losses: AcknowledgedLosses | None = None, limit: int | None = None
+    ) -> None:
         self._headings, self._seen = headings, len(headings)
         self._losses = losses
-        self._entries: list[Entry] = []
+        self._entries: deque[Entry] = deque(maxlen=limit)
 
     def add(self, event: TraceEvent) -> None:
         self._add_headings(event.time_ms, event.node)

@@ -22,7 +22,7 @@ class Play {
     this.source.onopen = () => this.say("connection", "Connected. Whoever has this page open steers the same cluster.", false);
     this.source.onmessage = (event) => this.show(JSON.parse(event.data));
     this.source.onerror = () => {
-      this.say("connection", "The connection is lost; trying to reach `isray play` again …", true);
+      this.say("connection", "The connection is lost; trying to reach the server again …", true);
       if (this.source.readyState === EventSource.CLOSED) setTimeout(() => this.connect(), 1000);
     };
   }
@@ -51,8 +51,9 @@ class Play {
 
   show(state) {
     this.state = state;
+    byId("kicker").textContent = document.title = `isray ${state.kind}`;
     byId("title").textContent = state.title;
-    byId("description").textContent = `${state.description} seed ${state.seed}`.trim();
+    byId("description").textContent = [state.description, state.seed === undefined ? "" : `seed ${state.seed}`].join(" ").trim();
     byId("now").textContent = formatTime(state.now_ms);
     this.say("notice", state.notice, state.notice.startsWith("Refused"));
     document.querySelector("[data-do=run]").textContent = state.running ? "Pause" : "Run";
@@ -61,6 +62,9 @@ class Play {
     if (!speed.options.length) speed.append(...state.speeds.map((each) => element("option", { value: each }, `× ${each}`)));
     if (document.activeElement !== speed) speed.value = state.speed;
     byId("save").href = at("scenario");
+    if (state.ended) this.say("connection", `The cluster is gone: ${state.ended}`, true);
+    this.showUnavailable();
+    this.showLesson();
     this.showNodes();
     this.showPartitions();
     this.showSentences();
@@ -76,6 +80,73 @@ class Play {
     const focused = place.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
     place.replaceChildren(...make());
     if (focused) place.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus();
+  }
+
+  /* Controls of what this cluster never does, with the reason. */
+  showUnavailable() {
+    const { unavailable } = this.state;
+    for (const button of document.querySelectorAll("[data-do], [data-needs]")) {
+      const why = unavailable[button.dataset.do ?? button.dataset.needs];
+      button.setAttribute("aria-disabled", String(Boolean(why)));
+      button.dataset.title ??= button.title;
+      button.title = why ?? button.dataset.title;
+    }
+    byId("speed").disabled = Boolean(unavailable.speed);
+    byId("load").disabled = byId("seed").disabled = Boolean(unavailable.load);
+    byId("menu").hidden = Boolean(unavailable.lesson);
+    byId("unavailable").textContent = [...new Set(Object.values(unavailable))].join(" ");
+  }
+
+  refusedHere(name) {
+    const why = this.state.unavailable[name];
+    if (why) this.say("notice", `Refused: ${why}`, true);
+    return Boolean(why);
+  }
+
+  // -- lessons ---------------------------------------------------------------------------------------------------------
+
+  /* Paragraphs of a text, with code in back quotes. */
+  paragraphs(text) {
+    return text.trim().split(/\n\s*\n/).map((paragraph) => element("p", {}, ...paragraph.split("`").map((part, k) => (k % 2 ? element("code", {}, part) : part))));
+  }
+
+  showLesson() {
+    const { lesson, lessons } = this.state;
+    this.fill(byId("lessons"), JSON.stringify([lessons, lesson?.name]), () => [{ name: "", title: "Free play, without a lesson" }, ...lessons].map(({ name, title }) =>
+      element("li", {}, element("button", { type: "button", "data-focus": `lesson ${name}`, "data-lesson": name, "aria-current": String((lesson?.name ?? "") === name), onclick: () => this.begin(name) }, title))));
+    const place = byId("lesson");
+    place.hidden = !lesson;
+    place.parentElement.classList.toggle("with-lesson", Boolean(lesson));
+    this.fill(place, JSON.stringify(lesson), () => (lesson ? this.lessonParts(lesson, lessons) : []));
+  }
+
+  lessonParts(lesson, lessons) {
+    const opened = new Set([...byId("lesson").querySelectorAll("details[open]")].map(({ dataset }) => dataset.hint));
+    const isDone = lesson.goals.every(({ reached }) => reached);
+    const next = lessons[lessons.findIndex(({ name }) => name === lesson.name) + 1];
+    const button = (focus, text, onclick) => element("button", { type: "button", "data-focus": focus, onclick }, text);
+    const parts = [
+      element("h2", { tabindex: "-1", "data-focus": "title" }, lesson.title),
+      ...this.paragraphs(lesson.text),
+      element("h3", {}, "Task"),
+      ...this.paragraphs(lesson.task),
+      element("ul", { class: "goals", "aria-live": "polite" }, ...lesson.goals.map(({ text, reached }) => element("li", { class: reached ? "reached" : "" }, `${reached ? "✓" : "○"} ${text}`, element("span", { class: "unseen-text" }, reached ? " (reached)" : "")))),
+      ...lesson.hints.map((hint, k) => {
+        const details = element("details", { "data-hint": `${lesson.name} ${k}` }, element("summary", { "data-focus": `hint ${k}` }, `Hint ${k + 1}`), ...this.paragraphs(hint));
+        details.open = opened.has(details.dataset.hint);
+        return details;
+      }),
+      element("div", { class: "row" }, button("answer", "show the answer, step by step", () => this.send({ do: "answer" })), ...(isDone && next ? [button("next", `next lesson: ${next.title}`, () => this.begin(next.name))] : [])),
+    ];
+    if (isDone) parts.splice(parts.length - 1, 0, element("div", { class: "reached-all", role: "status" }, element("strong", {}, "All reached."), ...this.paragraphs(lesson.conclusion)));
+    return parts;
+  }
+
+  async begin(name) {
+    byId("menu").open = false;
+    await this.send({ do: "lesson", name });
+    document.activeElement?.blur();
+    window.scrollTo(0, 0);
   }
 
   choice(css, name, chosen, choose, ...children) {
@@ -100,8 +171,10 @@ class Play {
     const node = this.chosen();
     byId("node-legend").textContent = `Node ${node.name}`;
     const peers = nodes.filter(({ id }) => id !== node.id);
-    this.fill(byId("peer"), JSON.stringify([peers.map(({ id }) => id)]), () => [element("option", { value: "rest" }, "all others"), ...peers.map(({ id, name }) => element("option", { value: id }, name))]);
+    this.fill(byId("peer"), JSON.stringify([peers.map(({ id }) => id)]), () => [element("option", { value: "rest" }, "all others"), ...(nodes.some(({ kind }) => kind === "controller") ? [element("option", { value: "controllers" }, "all controllers")] : []), ...peers.map(({ id, name }) => element("option", { value: id }, name))]);
     const links = cuts.map(([source, target]) => `${source} → ${target}`);
+    byId("voters").textContent = this.state.voters.length ? `Voters of the quorum: ${braces(this.state.voters)}.` : "";
+    byId("loads").textContent = this.state.loads.map((text) => `In the background, ${text}.`).join(" ");
     byId("cuts").textContent = [links.length ? `Cut: ${links.join(", ")}.` : "", ...violations.map((text) => `Violated: ${text}.`)].join(" ");
   }
 
@@ -111,7 +184,7 @@ class Play {
     if (!partitions.some(({ name }) => name === this.partition)) this.partition = partitions[0]?.name ?? null;
     this.fill(byId("partitions"), JSON.stringify([partitions, this.partition]), () => partitions.map((each) => {
       const leader = each.leader < 0 ? "no leader" : `leader ${each.leader}`;
-      const facts = [leader, `epochs ${each.leader_epoch}/${each.partition_epoch}`, `ISR ${braces(each.isr)}`, `ELR ${braces(each.elr)}`, `last known ELR ${braces(each.last_known_elr)}`, `min ISR ${each.min_isr}`, `high watermark ${each.high_watermark ?? "unknown"}`];
+      const facts = [leader, `epochs ${each.leader_epoch}/${each.partition_epoch}`, `ISR ${braces(each.isr)}`, `ELR ${braces(each.elr)}`, `last known ELR ${braces(each.last_known_elr)}`, `min ISR ${each.min_isr ?? "unknown"}`, `high watermark ${each.high_watermark ?? "unknown"}`];
       const lost = each.lost_acked === null ? "not known which are lost" : `${each.lost_acked} lost`;
       return this.choice("partition", each.name, each.name === this.partition, () => this.choosePartition(each.name),
         element("strong", {}, each.name), ` ${each.leader_recovery_state === "recovering" ? "recovering " : ""}`,
@@ -139,10 +212,10 @@ class Play {
   }
 
   showSteps() {
-    const { done, ahead } = this.state;
+    const { done, ahead, unavailable } = this.state;
     const list = byId("steps");
     this.fill(list, JSON.stringify([done, ahead]), () => [
-      ...done.map(({ text, detail }, k) => element("li", {}, element("button", { type: "button", "data-focus": `step ${k}`, title: "Rewind to the state before this step", onclick: () => this.send({ do: "rewind", count: k }) }, `↶ ${k + 1}`), element("span", {}, detail ? `${text}: ${detail}` : text))),
+      ...done.map(({ text, detail }, k) => element("li", {}, element("button", { type: "button", "data-focus": `step ${k}`, "aria-disabled": String(Boolean(unavailable.rewind)), title: unavailable.rewind ?? "Rewind to the state before this step", onclick: () => this.refusedHere("rewind") || this.send({ do: "rewind", count: k }) }, `↶ ${k + 1}`), element("span", {}, detail ? `${text}: ${detail}` : text))),
       ...ahead.map((text, k) => element("li", { class: "ahead" }, `${k ? "then" : "next"}: ${text}`)),
     ]);
     const last = list.children[done.length - 1];
@@ -190,24 +263,41 @@ class Play {
     const node = this.chosen();
     if (["crash", "start", "shutdown", "pause", "resume"].includes(name)) {
       if (!node.step) return `${node.name} is a client, which cannot be killed or stopped here; choose another node`;
-      return { [name]: name === "crash" ? { ...node.step, lose: byId("lose").value } : node.step };
+      const lose = byId("lose").value;
+      return { [name]: name === "crash" ? { ...node.step, lose: lose === "records" ? this.number("lost-records") : lose } : node.step };
     }
+    if (name === "flush") return node.kind === "broker" ? { flush: node.step } : `${node.name} has no logs of partitions; choose a broker`;
+    if (name === "add-voter" || name === "remove-voter") return node.kind === "controller" ? { [name.replace("-", "_")]: node.step } : `${node.name} does not vote; choose a controller`;
     if (name === "heal-all") return { heal: "all" };
-    if (name === "cut" || name === "heal") {
-      const peer = byId("peer").value;
-      const side = ({ id, kind, step }) => (kind === "manager" ? Object.keys(step)[0] : id);
-      return { [name]: { between: [side(node), peer === "rest" ? "rest" : side(this.state.nodes.find(({ id }) => id === Number(peer)))] } };
-    }
+    if (name === "cut" || name === "heal") return { [name]: this.links(node) };
     const chosen = this.state.partitions.find((each) => each.name === this.partition);
     if (!chosen) return "there is no partition";
     return this.partitionStep(name, { topic: chosen.topic, partition: chosen.partition });
   }
 
+  number(id) { return Number(byId(id).value); }
+
+  /* The links between the chosen node and the other side, as the steps `cut` and `heal` name them. */
+  links(node) {
+    const peer = byId("peer").value;
+    const side = ({ id, kind, step }) => (kind === "manager" ? Object.keys(step)[0] : id);
+    const [here, there] = [side(node), /^\d+$/.test(peer) ? side(this.state.nodes.find(({ id }) => id === Number(peer))) : peer];
+    return { both: { between: [here, there] }, from: { from: here, to: there }, to: { from: there, to: here } }[byId("direction").value];
+  }
+
   partitionStep(name, place) {
-    const acks = byId("acks").value;
-    if (name === "produce") return { produce: { ...place, records: Number(byId("records").value), acks: acks === "all" ? acks : Number(acks) } };
+    const chosen = byId("acks").value;
+    const acks = chosen === "all" ? chosen : Number(chosen);
+    if (name === "produce") return { produce: { ...place, records: this.number("records"), acks } };
+    if (name === "load") return { load: { ...place, rate: this.number("rate"), duration: `${this.number("seconds")}s`, acks } };
+    if (name === "cancel") return { reassign: { ...place, cancel: true } };
     if (name === "consume") return { consume: place };
-    if (name === "elect") return { elect: { ...place, type: byId("election").value } };
+    if (name === "elect") {
+      const type = byId("election").value;
+      if (type !== "designation") return { elect: { ...place, type } };
+      const { id, kind, name: node } = this.chosen();
+      return kind === "broker" ? { elect: { ...place, type, desired_leader: id } } : `${node} cannot lead; choose a broker`;
+    }
     if (name === "min-isr") return { configure: { topic: place.topic, config: { "min.insync.replicas": Number(byId("min-isr").value) } } };
     const replicas = byId("replicas").value.split(/[\s,]+/).filter(Boolean);
     if (!replicas.length || !replicas.every((each) => /^\d+$/.test(each))) return `found replicas "${byId("replicas").value}"; allowed: ids of brokers, such as 0, 1, 2`;
@@ -215,11 +305,12 @@ class Play {
   }
 
   do(name) {
+    if (this.refusedHere(name)) return;
     const commands = {
       run: { do: this.state.running ? "pause" : "run" },
       step: { do: "step" },
       back: { do: "back" },
-      start: { do: "rewind", count: 0 },
+      rewind: { do: "rewind", count: 0 },
     };
     this.send(commands[name]);
   }
@@ -230,7 +321,7 @@ class Play {
     byId("speed").addEventListener("change", (event) => this.send({ do: "speed", speed: Number(event.target.value) }));
     byId("load").addEventListener("change", async (event) => {
       const [file] = event.target.files;
-      if (file) await this.send({ do: "load", text: await file.text() });
+      if (file) await this.send({ do: "load", text: await file.text(), seed: this.number("seed") });
       event.target.value = "";
     });
     byId("save").addEventListener("click", (event) => {
@@ -241,20 +332,28 @@ class Play {
     window.addEventListener("keydown", (event) => this.onKey(event));
   }
 
+  openMenu() {
+    if (this.refusedHere("lesson")) return;
+    byId("menu").open = !byId("menu").open;
+    if (byId("menu").open) byId("lessons").querySelector("button").focus();
+  }
+
   onKey(event) {
     const { tagName } = event.target;
     if (!this.state || event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(tagName)) return;
     if (event.key === " " && /^(BUTTON|A|SUMMARY)$/.test(tagName)) return;
     const nodes = this.state.nodes.map(({ id }) => id);
     const partitions = this.state.partitions.map(({ name }) => name);
-    const acts = { k: "crash", s: "start", t: "shutdown", p: "pause", r: "resume", x: "cut", h: "heal", w: "produce", g: "consume", e: "elect", a: "reassign", i: "min-isr" };
+    const acts = { k: "crash", s: "start", t: "shutdown", p: "pause", r: "resume", x: "cut", h: "heal", w: "produce", g: "consume", e: "elect", a: "reassign", i: "min-isr", l: "load", c: "cancel", f: "flush" };
     const others = {
       " ": () => this.do("run"),
       ".": () => this.do("step"),
       ",": () => this.do("back"),
-      Home: () => this.do("start"),
+      Home: () => this.do("rewind"),
       n: () => this.choose(this.next(nodes, this.node, 1)),
       b: () => this.choose(this.next(nodes, this.node, -1)),
+      o: () => this.openMenu(),
+      Escape: () => (byId("menu").open = false),
       m: () => partitions.length && this.choosePartition(this.next(partitions, this.partition, 1)),
     };
     const found = acts[event.key] ? () => this.act(acts[event.key]) : others[event.key];

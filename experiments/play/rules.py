@@ -53,6 +53,11 @@ ERRORS = {
 """What an error code means for who has sent the request."""
 
 
+def answer_text(error: str) -> str:
+    """What an error code means, empty for none."""
+    return f"{error}: {ERRORS.get(error, 'the cluster has refused it')}" if error else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Explained:
     """A change in words. `rule` is why; empty where the sentence says it already."""

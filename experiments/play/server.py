@@ -13,6 +13,7 @@ import secrets
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,16 +25,16 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from experiments.explorer.page import diagram, script, style
-from experiments.play.session import RefusedError, SimWorld, World
+from experiments.play.world import RefusedError, World
 from experiments.support.errors import InputError
 from experiments.support.templates import templates
-from experiments.support.yaml_input import parse_yaml_mapping
 
 FOLDER = Path(__file__).parent
 TICK_S = 0.2
 """How often a running cluster goes on, and how long a page is without a sign of life at most, times five."""
 SPEEDS = (0.1, 0.5, 1.0, 5.0, 20.0)
 ALONE_S = 10
+COMMANDS = ("run", "pause", "speed", "step", "back", "rewind", "act", "load", "lesson", "answer")
 Found = TypeVar("Found")
 
 
@@ -42,11 +43,22 @@ class Player:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.is_running, self.speed, self.is_closing = False, 1.0, False
+        self.is_running, self.speed, self.is_closing = world.is_live, 1.0, False
         self.version, self.pages, self.notice = 0, 0, ""
         self.text = self._encoded()
         self._turn, self._changed = asyncio.Lock(), asyncio.Event()
         self._clock: asyncio.Task[None] | None = None
+        world.follow(partial(self._show_meanwhile, asyncio.get_running_loop()))
+
+    def _show_meanwhile(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Shows the pages a state within an action; called in the thread of the action."""
+        loop.call_soon_threadsafe(self._show, self._encoded())
+
+    def _show(self, text: str) -> None:
+        self.text = text
+        self.version += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def do(self, action: Callable[[], Found]) -> Found:
         """Carries out an action on the world in its turn, and shows every page the state after it."""
@@ -54,13 +66,10 @@ class Player:
             try:
                 return await asyncio.to_thread(action)
             except RefusedError as error:
-                self.notice, self.is_running = f"Refused: {error}", False
+                self.notice, self.is_running = f"Refused: {error}", self.world.is_live
                 raise
             finally:
-                self.text = await asyncio.to_thread(self._encoded)
-                self.version += 1
-                self._changed.set()
-                self._changed = asyncio.Event()
+                self._show(await asyncio.to_thread(self._encoded))
 
     def _encoded(self) -> str:
         shown = {"running": self.is_running, "speed": self.speed, "speeds": SPEEDS, "notice": self.notice}
@@ -70,14 +79,20 @@ class Player:
         """Carries out what a page asks for: `{"do": name, ...}`; returns what was answered. RefusedError."""
         name = command.get("do")
         self.notice = ""
+        if (why := self.world.unavailable.get(str(name))) is not None:
+            raise RefusedError(why)
         if name == "run":
             self.is_running = True
             await self.do(lambda: None)
-            if self._clock is None or self._clock.done():
-                self._clock = asyncio.create_task(self._run())
+            self.go_on()
             return ""
         found = await self.do(lambda: self._action(str(name), command))
         return found
+
+    def go_on(self) -> None:
+        """Has time pass from now on, if the cluster runs."""
+        if self._clock is None or self._clock.done():
+            self._clock = asyncio.create_task(self._run())
 
     def _action(self, name: str, command: dict[str, object]) -> str:
         match name:
@@ -102,9 +117,15 @@ class Player:
                 self.notice = self.world.act(step)
             case "load":
                 self.is_running = False
-                self._load(str(command.get("text", "")))
+                self.world = self.world.load(str(command.get("text", "")), _seed_of(command.get("seed", 0)))
+            case "lesson":
+                self.is_running = False
+                self.world = self.world.lesson(str(command.get("name", "")))
+            case "answer":
+                self.is_running = False
+                self.world.answer()
             case _:
-                raise RefusedError(f"found {name!r}; allowed: run, pause, speed, step, back, rewind, act, load")
+                raise RefusedError(f"found {name!r}; allowed: {', '.join(COMMANDS)}")
         return self.notice
 
     def _set_speed(self, speed: object) -> None:
@@ -113,25 +134,22 @@ class Player:
         assert isinstance(speed, int | float)
         self.speed = float(speed)
 
-    def _load(self, text: str) -> None:
-        try:
-            self.world = SimWorld.of(parse_yaml_mapping(text, "the file", "a scenario file"), source="the file")
-        except InputError as error:
-            raise RefusedError(str(error)) from error
-
     async def _run(self) -> None:
-        """Lets time pass while the cluster runs, or carries out the steps ahead, one a second at speed 1."""
+        """Lets time pass while the cluster runs, or carries out the steps ahead, one a second at speed 1. Looks at a
+        cluster that is live.
+        """
         seen = time.monotonic()
         while self.is_running and not self.is_closing:
             began = time.monotonic()
             seen = began if self.pages else seen
-            if began - seen > ALONE_S:
+            if began - seen > ALONE_S and not self.world.is_live:
                 self.is_running = False
             steps = self.world.has_steps_ahead()
             try:
                 await self.do(self._go_on)
             except RefusedError:
-                return
+                if not self.world.is_live:
+                    return
             pause_s = max(TICK_S, 1 / self.speed) if steps else TICK_S
             await asyncio.sleep(max(0.02, pause_s - (time.monotonic() - began)))
 
@@ -162,6 +180,12 @@ class Player:
                     continue
         finally:
             self.pages -= 1
+
+
+def _seed_of(given: object) -> int:
+    if not isinstance(given, int) or isinstance(given, bool) or given < 0:
+        raise RefusedError(f"found seed {given!r}; allowed: a whole number from 0 on")
+    return given
 
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -215,7 +239,7 @@ def _guarded(handler: Handler, token: str) -> Handler:
         given = request.query_params.get("token", "")
         if secrets.compare_digest(given.encode(), token.encode()):
             return await handler(request)
-        text = "403: the token is missing or wrong. Open the address that `isray play` has printed."
+        text = "403: the token is missing or wrong. Open the address that the command has printed."
         return PlainTextResponse(text, status_code=403)
 
     return handle
@@ -270,6 +294,8 @@ class PlayServer:
         config = uvicorn.Config(
             application(player, self.token), log_level="warning", timeout_graceful_shutdown=2, lifespan="off"
         )
+        if player.is_running:
+            player.go_on()
         server = _Server(config, player)
         self._server = server
         await server.serve(sockets=[self._socket])

@@ -1,4 +1,4 @@
-"""What a page steers. `World` is what it asks for; `SimWorld` is a simulated cluster in virtual time.
+"""`SimWorld`: a simulated cluster in virtual time, steered by a page, in free play or in a lesson.
 
 Every action is a step of a scenario, which the runner of scenarios carries out. An action that the state does not allow
 is refused with the reason, and leaves the state as it was: before an action that would take time to fail, by a look at
@@ -11,44 +11,35 @@ no event of its own between two of the cluster's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, cast
+from typing import cast
 
 import yaml
 
 from experiments.check.engine import CheckedEngine
-from experiments.engines.port import ClusterView
 from experiments.explorer.assemble import run_of_journal
 from experiments.explorer.page import columns
 from experiments.explorer.recorder import AcknowledgedLosses, SimRecorder
-from experiments.play.rules import ERRORS, Explainer
+from experiments.play.lessons.model import answer_of, lesson_named, lessons, progress
+from experiments.play.rules import Explainer, answer_text
+from experiments.play.steps import EXPECTING, foreseen_error, joined, partition_of, step_text, with_error
+from experiments.play.views import node_views, obstacle, partition_views, situation_of, stored_min_isr
+from experiments.play.world import RawStep, RefusedError
 from experiments.scenarios.clients import NoOutcomeError
-from experiments.scenarios.expectations import describe_partitions
 from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.model import Scenario, Step
 from experiments.scenarios.runner import Runner, StepFailedError
 from experiments.support.durations import format_duration, parse_duration_ms
 from experiments.support.errors import InputError
+from experiments.support.yaml_input import parse_yaml_mapping
 from protocol.config import MIN_INSYNC_REPLICAS
-from protocol.errors import ErrorCode
-from protocol.ids import (
-    NO_LEADER,
-    RECOVERY_MANAGER,
-    STORE,
-    NodeId,
-    TopicPartition,
-    is_broker,
-    is_client,
-    is_controller,
-    node_name,
-)
+from protocol.ids import NO_LEADER, NodeId, TopicPartition, node_name
 from protocol.messages.base import Message
 from protocol.messages.control import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from protocol.messages.data import FetchRenewal, FetchRequest, FetchResponse
 from protocol.messages.quorum import QuorumFetchRequest, QuorumFetchResponse
 
-RawStep = Mapping[str, object]
 SHOWN_EVENTS = 1_200
 LONGEST_WAIT_MS = 5_000
 """Time that passes is kept in steps of at most this length, to which a page can rewind."""
@@ -60,40 +51,8 @@ DEFAULT: dict[str, object] = {
     "topics": [{"name": "t", "assignments": [[0, 1, 2], [1, 2, 0]], "config": {"min.insync.replicas": 2}}],
 }
 """The cluster that is played with when no scenario file is given."""
-_EXPECTING = ("produce", "elect", "reassign", "configure", "create_topic", "delete_topic", "unregister")
-"""The kinds of steps that can expect an error."""
-
-
-class RefusedError(Exception):
-    """An action that the state does not allow; the message says why. Nothing was done."""
-
-
-class World(Protocol):
-    """A cluster that a page steers. Steps are mappings with one key, as in scenario files."""
-
-    def act(self, step: RawStep) -> str:
-        """Carries out an action; returns what was answered. RefusedError where the state does not allow it."""
-
-    def advance(self, duration_ms: int) -> None:
-        """Lets time pass."""
-
-    def step(self) -> str:
-        """Carries out the next step that is ahead, or lets a second pass. RefusedError where the step fails."""
-
-    def rewind(self, count: int) -> None:
-        """Back to the state after the first `count` steps; those behind are ahead then."""
-
-    def back(self) -> None:
-        """Back to the state before the last step. RefusedError at the start."""
-
-    def scenario(self) -> str:
-        """What was done as a scenario file. RefusedError while nothing was done."""
-
-    def has_steps_ahead(self) -> bool:
-        """Whether `step` carries out a step rather than letting time pass."""
-
-    def state(self) -> dict[str, object]:
-        """The state as JSON has it."""
+LOOK_EVERY_MS = 200
+"""How often the goals of a lesson are looked at while time passes."""
 
 
 @dataclass(slots=True)
@@ -112,13 +71,18 @@ class Done:
 
 @dataclass(slots=True)
 class SimWorld:
-    """A simulated cluster: the scenario `base` without its steps, which are `ahead`. InputError for a wrong one."""
+    """A simulated cluster: the scenario `base` without its steps, which are `ahead`. InputError for a wrong one. Of a
+    lesson, `given` steps are done before it begins, and `reached` of its goals are.
+    """
 
     base: RawStep
     ahead: list[RawStep] = field(default_factory=list)
     seed: int = 0
     source: str = "play"
+    lesson_name: str = ""
     done: list[Done] = field(default_factory=list)
+    reached: int = 0
+    given: int = 0
     _engine: CheckedEngine = field(init=False)
     _runner: Runner = field(init=False)
     _recorder: SimRecorder = field(init=False)
@@ -127,8 +91,7 @@ class SimWorld:
     """The partitions when a controller was active last."""
 
     def __post_init__(self) -> None:
-        self._scenario([*self.ahead] or [{"wait": "1ms"}])
-        self._replay(())
+        self._replay([])
 
     @classmethod
     def of(cls, raw: RawStep, seed: int = 0, source: str = "play") -> SimWorld:
@@ -136,6 +99,28 @@ class SimWorld:
         scenario_from(dict(raw), source)
         steps = cast("list[RawStep]", raw["steps"])
         return cls({name: value for name, value in raw.items() if name != "steps"}, [*steps], seed, source)
+
+    @classmethod
+    def of_lesson(cls, name: str, seed: int = 0) -> SimWorld:
+        """The world at the beginning of a lesson. InputError for a name that no lesson has."""
+        given = lesson_named(name, "--lesson").given
+        base, steps = answer_of(name)
+        world = cls(base, [], seed, name, name)
+        for raw in steps[:given]:
+            world._perform(raw)
+        world.given, world.reached = len(world.done), 0
+        return world
+
+    @property
+    def unavailable(self) -> Mapping[str, str]:
+        return {}
+
+    @property
+    def is_live(self) -> bool:
+        return False
+
+    def follow(self, seen: Callable[[], None]) -> None:
+        """Nothing to call: time passes in actions only."""
 
     # -- steering ------------------------------------------------------------------------------------------------------
 
@@ -145,8 +130,8 @@ class SimWorld:
             found = self._consume(str(consumed.get("topic")), int(consumed.get("partition", 0)))
         else:
             checked = self._checked(step)
-            if obstacle := _obstacle(step, checked, self._engine):
-                raise RefusedError(obstacle)
+            if why := obstacle(step, checked, self._engine, self._paused()):
+                raise RefusedError(why)
             found = self._expecting(step)
         self.ahead.clear()
         return found
@@ -165,9 +150,9 @@ class SimWorld:
 
     def advance(self, duration_ms: int) -> None:
         while duration_ms > 0:
-            last = self.done[-1].wait_ms if self.done else 0
+            last = self.done[-1].wait_ms if len(self.done) > self.given else 0
             part = min(duration_ms, LONGEST_WAIT_MS - last if 0 < last < LONGEST_WAIT_MS else LONGEST_WAIT_MS)
-            self._engine.run_for(part)
+            self._pass(part)
             if 0 < last < LONGEST_WAIT_MS:
                 self.done.pop()
             else:
@@ -175,6 +160,25 @@ class SimWorld:
             raw = {"wait": format_duration(last + part)}
             self.done.append(Done(raw, self._scenario([raw]).steps[0]))
             duration_ms -= part
+
+    def _pass(self, duration_ms: int) -> None:
+        """Lets time pass. In a lesson the goals are looked at every LOOK_EVERY_MS of virtual time, however it is cut
+        into waits, so that a replay reaches the same ones.
+        """
+        end_ms = self._engine.now_ms() + duration_ms
+        while (left_ms := end_ms - self._engine.now_ms()) > 0:
+            until_look_ms = LOOK_EVERY_MS - self._engine.now_ms() % LOOK_EVERY_MS
+            self._engine.run_for(min(left_ms, until_look_ms) if self.lesson_name else left_ms)
+            if left_ms >= until_look_ms:
+                self._look(None)
+
+    def _look(self, step: RawStep | None) -> None:
+        """Counts the goals that are reached now, after a step or while time passes."""
+        if not self.lesson_name:
+            return
+        goals = lessons()[self.lesson_name].goals
+        if self.reached < len(goals):
+            self.reached = progress(goals, self.reached, situation_of(self._facts(), step))
 
     def step(self) -> str:
         if not self.ahead:
@@ -188,13 +192,35 @@ class SimWorld:
     def rewind(self, count: int) -> None:
         if not 0 <= count <= len(self.done):
             raise RefusedError(f"found step {count}; allowed: 0 to {len(self.done)}")
+        count = max(count, self.given)
         self.ahead = [*(it.raw for it in self.done[count:]), *self.ahead]
         self._replay(self.done[:count])
 
     def back(self) -> None:
-        if not self.done:
-            raise RefusedError("this is the start, before the first step")
+        if len(self.done) == self.given:
+            raise RefusedError(f"this is the start{' of the lesson' if self.given else ', before the first step'}")
         self.rewind(len(self.done) - 1)
+
+    def load(self, text: str, seed: int) -> SimWorld:
+        try:
+            return SimWorld.of(parse_yaml_mapping(text, "the file", "a scenario file"), seed, "the file")
+        except InputError as error:
+            raise RefusedError(str(error)) from error
+
+    def lesson(self, name: str) -> SimWorld:
+        if not name:
+            return SimWorld(DEFAULT, seed=self.seed)
+        try:
+            return SimWorld.of_lesson(name, self.seed)
+        except InputError as error:
+            raise RefusedError(str(error)) from error
+
+    def answer(self) -> None:
+        if not self.lesson_name:
+            raise RefusedError("this is no lesson, so that there is no answer")
+        _, steps = answer_of(self.lesson_name)
+        self._replay(self.done[: self.given])
+        self.ahead = steps[lessons()[self.lesson_name].given :]
 
     def has_steps_ahead(self) -> bool:
         return bool(self.ahead)
@@ -202,7 +228,7 @@ class SimWorld:
     def scenario(self) -> str:
         if not self.done:
             raise RefusedError("nothing has been done yet, and a scenario has one step or more")
-        document = {**self.base, "steps": list(_joined(self.done))}
+        document = {**self.base, "steps": list(joined((it.raw, it.wait_ms) for it in self.done))}
         return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
 
     def trace_hash(self) -> str:
@@ -223,25 +249,16 @@ class SimWorld:
 
     def _expecting(self, step: RawStep) -> str:
         """Carries out a step; where an error code answers it, as a step that expects the error."""
-        [(kind, fields)] = step.items()
-        foreseen = self._foreseen(kind, fields)
+        [kind] = step
+        foreseen = foreseen_error(step, self._partition(*partition_of(step)))
         try:
-            self._perform(_with_error(step, foreseen) if foreseen else step)
+            self._perform(with_error(step, foreseen) if foreseen else step)
         except _AnsweredError as answer:
-            if kind not in _EXPECTING or answer.error in ("NONE", foreseen):
+            if kind not in EXPECTING or answer.error in ("NONE", foreseen):
                 raise
             foreseen = answer.error
-            self._perform(_with_error(step, foreseen))
-        return f"{foreseen}: {ERRORS.get(foreseen, 'the cluster has refused it')}" if foreseen else ""
-
-    def _foreseen(self, kind: str, fields: object) -> str:
-        """The error that a produce request meets at once, which a client without it would retry for 30 s."""
-        if kind != "produce" or not isinstance(fields, dict) or fields.get("acks", "all") != "all":
-            return ""
-        state = self._partition(str(fields["topic"]), int(fields.get("partition", 0)))
-        if state is None or len(cast("list[int]", state["isr"])) >= cast(int, state["min_isr"]):
-            return ""
-        return ErrorCode.NOT_ENOUGH_REPLICAS.name
+            self._perform(with_error(step, foreseen))
+        return answer_text(foreseen)
 
     def _perform(self, raw: RawStep) -> str:
         """Carries out a step and keeps it. RefusedError where it fails, and the state is the one before it."""
@@ -253,6 +270,7 @@ class SimWorld:
             code = error.error.name if isinstance(error, StepFailedError) else "NONE"
             raise _AnsweredError(str(error), code) from error
         self.done.append(Done(raw, step, detail))
+        self._look(raw)
         return detail
 
     def _replay(self, steps: Sequence[Done]) -> None:
@@ -274,54 +292,84 @@ class SimWorld:
             self._runner.set_up()
         except StepFailedError as error:
             raise InputError(self.source, "", str(error), "a cluster that starts") from error
-        for done in steps:
+        self.reached = 0
+        for number, done in enumerate(steps):
+            if self.lesson_name and done.wait_ms and number >= self.given:
+                self._pass(done.wait_ms)
+                continue
             self._runner.carry_out(done.step)
+            if number >= self.given:
+                self._look(done.raw)
         self.done = list(steps)
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, object]:
-        engine, view = self._engine, self._engine.published()
-        if view is not None:
-            self._known = self._partitions()
+        engine = self._engine
         journal = self._recorder.journal()
         run = run_of_journal(journal, str(self.base["name"]), (), engine.spec, engine.metadata_log())
-        return {
+        return self._facts() | {
+            "kind": "play",
+            "unavailable": {},
+            "ended": "",
             "title": str(self.base["name"]),
             "description": str(self.base.get("description", "")),
             "seed": self.seed,
             "now_ms": engine.now_ms(),
-            "nodes": [_node(node, engine, view) for node in engine.spec.node_ids],
             "cuts": [[node_name(source), node_name(target)] for source, target in engine.cluster.network.cuts()],
-            "partitions": self._known,
-            "is_current": view is not None,
+            "loads": [load.words() for load in self._runner.loads],
             "done": [{"text": it.step.text, "detail": it.detail} for it in self.done],
-            "ahead": [_text(raw) for raw in self.ahead],
+            "given": self.given,
+            "ahead": [step_text(raw) for raw in self.ahead],
             "sentences": [it.document() for it in self._explainer.sentences],
             "violations": [f"{it.invariant}: {it.detail}" for it in engine.suite.violations],
             "diagram": {"runs": [columns(run)], "differences": []},
+            "lessons": [{"name": name, "title": it.title} for name, it in lessons().items()],
+            "lesson": self._lesson(),
         }
 
-    def _partitions(self) -> list[dict[str, object]]:
-        """The partitions as the result of a scenario has them, with their min ISR and acknowledged records."""
-        node, found = self._engine.active_node(), {}
-        if node is not None:
-            image = node.state.image
-            for key, state in image.partitions():
-                found[str(image.name_of(key))] = image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, len(state.replicas))
-        acknowledged = {str(key): len(records) for key, records in self._runner.clients.acknowledged.items()}
-        described = describe_partitions(self._engine, self._runner.clients)
-        names = [f"{it['topic']}-{it['partition']}" for it in described]
-        return [
-            {**it, "name": name, "min_isr": found.get(name, 1), "acknowledged": acknowledged.get(name, 0)}
-            for name, it in zip(names, described, strict=True)
-        ]
+    def _facts(self) -> dict[str, object]:
+        """Nodes, partitions and voters: what the goals of lessons are about."""
+        view = self._engine.published()
+        if view is not None:
+            self._runner.collect()
+            self._known = partition_views(self._engine, self._runner.clients, self._min_isr())
+        return {
+            "nodes": node_views(self._engine, self._paused(), view),
+            "partitions": self._known,
+            "is_current": view is not None,
+            "voters": [] if view is None else sorted(view.voters),
+        }
+
+    def _lesson(self) -> dict[str, object] | None:
+        if not self.lesson_name:
+            return None
+        lesson = lessons()[self.lesson_name]
+        goals = [{"text": goal.text, "reached": place < self.reached} for place, goal in enumerate(lesson.goals)]
+        texts = lesson.model_dump(include={"title", "text", "task", "hints", "conclusion"})
+        return texts | {"name": self.lesson_name, "goals": goals}
+
+    def _paused(self) -> list[NodeId]:
+        engine = self._engine
+        return [node for node in engine.spec.node_ids if engine.is_running(node) and engine.is_paused(node)]
+
+    def _min_isr(self) -> dict[TopicPartition, int | None]:
+        if self._engine.spec.has_store_metadata:
+            return stored_min_isr(self._engine)
+        node = self._engine.active_node()
+        if node is None:
+            return {}
+        image = node.state.image
+        return {
+            image.name_of(key): image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, len(state.replicas))
+            for key, state in image.partitions()
+        }
 
     def _partition(self, topic: str, partition: int) -> dict[str, object] | None:
         if self._engine.published() is None:
             return None
-        wanted = f"{topic}-{partition}"
-        return next((it for it in self._partitions() if it["name"] == wanted), None)
+        wanted, found = f"{topic}-{partition}", partition_views(self._engine, self._runner.clients, self._min_isr())
+        return next((it for it in found if it["name"] == wanted), None)
 
 
 class _AnsweredError(RefusedError):
@@ -338,77 +386,3 @@ def is_quiet(message: Message) -> bool:
         return message.can_wait
     repeating = BrokerHeartbeatRequest | BrokerHeartbeatResponse | FetchRequest | FetchRenewal | QuorumFetchRequest
     return isinstance(message, repeating | QuorumFetchResponse)
-
-
-def _with_error(step: RawStep, error: str) -> RawStep:
-    [(kind, fields)] = step.items()
-    assert isinstance(fields, dict)
-    return {kind: {**fields, "expect_error": error}}
-
-
-def _text(raw: RawStep) -> str:
-    [(kind, fields)] = raw.items()
-    text = yaml.safe_dump(fields, default_flow_style=True, sort_keys=False, width=10_000)
-    return f"{kind}: {text.removesuffix('...' + chr(10)).strip()}"
-
-
-def _joined(done: Sequence[Done]) -> Iterator[dict[str, object]]:
-    """The steps as a file has them: waits that follow each other are one."""
-    waited = 0
-    for it in done:
-        if it.wait_ms:
-            waited += it.wait_ms
-            continue
-        if waited:
-            yield {"wait": format_duration(waited)}
-        waited = 0
-        yield dict(it.raw)
-    if waited:
-        yield {"wait": format_duration(waited)}
-
-
-def _obstacle(raw: RawStep, step: Step, engine: CheckedEngine) -> str:
-    """Why the state does not allow a step, empty if it does; of what would fail only after some time, or break."""
-    [(kind, fields)] = raw.items()
-    if kind == "produce" and isinstance(fields, dict):
-        view, name = engine.published(), f"{fields['topic']}-{fields.get('partition', 0)}"
-        states = {} if view is None else {str(key): state for key, state in view.partitions.items()}
-        if name not in states or states[name].leader == NO_LEADER:
-            why = "no controller is active" if view is None else f"{name} has no leader, to which a producer could send"
-            return f"nothing can be produced: {why}"
-    node = getattr(step.fields, "node", None) if kind in ("crash", "shutdown", "start", "pause", "resume") else None
-    if isinstance(node, int):
-        return _obstacle_of_node(kind, node, engine)
-    if kind in ("elect", "reassign", "configure", "unregister") and engine.active_controller() is None:
-        return f"{kind}: no controller is active that could do it"
-    return ""
-
-
-def _obstacle_of_node(kind: str, node: NodeId, engine: CheckedEngine) -> str:
-    runs, name = engine.is_running(node), node_name(node)
-    if runs == (kind == "start"):
-        return f"{name} {'runs already' if runs else 'does not run'}"
-    is_paused = runs and engine.is_paused(node)
-    if kind == "resume" and not is_paused:
-        return f"{name} is not paused"
-    if kind in ("pause", "shutdown") and is_paused:
-        return f"{name} is paused: resume it first"
-    return ""
-
-
-def _node(node: NodeId, engine: CheckedEngine, view: ClusterView | None) -> dict[str, object]:
-    """What a page shows of a node: `state` in a word, and in which role it is."""
-    kinds = {"broker": is_broker, "controller": is_controller, "client": is_client}
-    kind = next((name for name, is_kind in kinds.items() if is_kind(node)), "manager")
-    state, role = "down", ""
-    if engine.is_running(node):
-        state = "paused" if engine.is_paused(node) else "up"
-        if is_broker(node) and view is not None:
-            found = view.brokers.get(node)
-            role = "not registered" if found is None else "fenced" if found.fenced else "unfenced"
-        elif is_controller(node):
-            quorum = engine.quorum()[node]
-            role = f"{'active' if quorum.is_active else quorum.role}, epoch {quorum.epoch}"
-    fields: dict[int, dict[str, object]] = {RECOVERY_MANAGER: {"urm": True}, STORE: {"store": True}}
-    step = None if kind == "client" else fields.get(node, {kind: node})
-    return {"id": node, "name": node_name(node), "kind": kind, "state": state, "role": role, "step": step}

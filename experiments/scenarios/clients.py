@@ -46,11 +46,14 @@ class ScenarioClients:
     _next_id: int = 0
     _regressions: RegressionCounter = field(default_factory=RegressionCounter)
 
-    def _run(self, command: commands.AdminCommand | commands.ProduceCommand | commands.ConsumeCommand) -> Message:
+    def _run(self, command: commands.AdminCommand | commands.ConsumeCommand) -> Message:
         self.engine.submit(command)
-        if not self.engine.run_until(lambda: self.engine.outcome(command.command_id) is not None, OUTCOME_WITHIN_MS):
-            raise NoOutcomeError(f"no outcome of {command}")
-        outcome = self.engine.outcome(command.command_id)
+        return self._await_outcome(command.command_id)
+
+    def _await_outcome(self, command_id: int) -> Message:
+        if not self.engine.run_until(lambda: self.engine.outcome(command_id) is not None, OUTCOME_WITHIN_MS):
+            raise NoOutcomeError(f"no outcome of command {command_id} within {OUTCOME_WITHIN_MS // 1000} s")
+        outcome = self.engine.outcome(command_id)
         assert outcome is not None
         return outcome
 
@@ -61,6 +64,16 @@ class ScenarioClients:
 
     def produce(self, partition: TopicPartition, acks: int | str, expected: ErrorCode) -> commands.ProduceOutcome:
         """Sends one record as a batch of its own and waits for the outcome."""
+        command_id, payload = self.send(partition, acks, expected)
+        self._await_outcome(command_id)
+        outcome = self.take_outcome(command_id, partition, acks, payload)
+        assert outcome is not None
+        return outcome
+
+    def send(
+        self, partition: TopicPartition, acks: int | str, expected: ErrorCode = ErrorCode.NONE
+    ) -> tuple[int, bytes]:
+        """Sends one record as a batch of its own; returns the number of the command and the record's payload."""
         command_id = self.next_id()
         payload: bytes = msgpack.packb([command_id])
         command = commands.ProduceCommand(
@@ -74,9 +87,18 @@ class ScenarioClients:
         )
         idempotent = acks == ALL and bool(self.engine.spec.config.values[ENABLE_IDEMPOTENCE])
         self.operations.append(Invoked(command_id, PRODUCER, partition, 1, idempotent))
-        outcome = self._run(command)
+        self.engine.submit(command)
+        return command_id, payload
+
+    def take_outcome(
+        self, command_id: int, partition: TopicPartition, acks: int | str, payload: bytes
+    ) -> commands.ProduceOutcome | None:
+        """The outcome of a record, which is noted as acknowledged where it is; None while it is under way."""
+        outcome = self.engine.outcome(command_id)
+        if outcome is None:
+            return None
         assert isinstance(outcome, commands.ProduceOutcome)
-        [end] = ended(outcome, ACKS[acks])
+        [end] = ended(outcome, ACKS[acks], self.engine.now_ms())
         if end.result in ACKS_OF:
             self.acknowledged.setdefault(partition, []).append((end.offset, payload, ACKS_OF[end.result]))
         self.operations.append(end)

@@ -21,7 +21,7 @@ LOSS_FIELDS = frozenset({"lost_acked", "lost_by_acks", "undecided", "deleted_by_
 """Expectations about what has become of acknowledged records."""
 
 
-def _fields_of(state: PartitionState | PartitionChanged) -> dict[str, object]:
+def fields_of(state: PartitionState | PartitionChanged) -> dict[str, object]:
     """The controller's state of a partition, by the names of expectations and in the order of the JSON result."""
     if isinstance(state, PartitionChanged):
         is_recovering = state.recovering
@@ -85,7 +85,7 @@ def _partition_mismatch(expected: Expectation, engine: Engine, clients: Scenario
     state = view.partitions.get(partition)
     if state is None:
         return f"the controller knows no partition {partition}"
-    wrong = _state_mismatches(expected, _fields_of(state))
+    wrong = _state_mismatches(expected, fields_of(state))
     if expected.racks is not None:
         racks = sorted(rack for broker in state.replicas if (rack := engine.spec.rack_of(broker)) is not None)
         wrong.append(_compare("racks", racks, sorted(expected.racks)))
@@ -105,7 +105,7 @@ def was_published(expected: Expectation, events: Iterable[TraceEvent]) -> bool:
     partition = expected.topic and TopicPartition(expected.topic, expected.partition)
     for event in events:
         if wanted and isinstance(event.trace, PartitionChanged) and event.trace.partition == partition:
-            fields = _fields_of(event.trace)
+            fields = fields_of(event.trace)
             if wanted <= fields.keys() and not any(_state_mismatches(expected, fields)):
                 return True
     return False
@@ -208,7 +208,7 @@ def describe_partitions(engine: Engine, clients: ScenarioClients) -> list[dict[s
             {
                 "topic": partition.topic,
                 "partition": partition.partition,
-                **_fields_of(state),
+                **fields_of(state),
                 "high_watermark": None if leader is None else leader.high_watermark,
                 "log_end_offsets": {
                     str(broker): replica.log_end_offset for broker, replica in replicas.items() if replica is not None

@@ -277,8 +277,8 @@ def require_engine(scenario: Scenario, engine: str) -> None:
     if scenario.cluster.kafka_rules and engine != "sim":
         raise InputError(scenario.name, "cluster.kafka_rules", f"--engine {engine}", "--engine sim")
     for index, step in enumerate(scenario.steps if engine != "sim" else ()):
-        if step.kind == "fault":
-            raise InputError(scenario.name, f"steps[{index}].fault", f"--engine {engine}", "--engine sim")
+        if step.kind in ("fault", "load"):
+            raise InputError(scenario.name, f"steps[{index}].{step.kind}", f"--engine {engine}", "--engine sim")
 
 
 # -- what a generation has ---------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from experiments.engines.port import ClusterSpec
 from experiments.faults.kinds import AnyFault
 from experiments.faults.kinds.machines import MAX_SKEW_MS
 from experiments.scenarios.expectation_model import ControllerName, ControllerWord, Expectation
+from experiments.scenarios.load import LoadStep
 from experiments.support.fields import (
     GENERATIONS,
     NOT_ON_THE_WIRE,
@@ -436,6 +437,9 @@ STEPS: dict[str, StepKind] = {
         "Begins a fault of any [kind](faults.md), whose fields it takes beside its own, and schedules its healing. The "
         "next step begins at once, or, where the fault restarts nodes, when these take part again.",
         "engine `sim`",
+    ),
+    "load": StepKind(
+        LoadStep, "Begins to send records at a rate, from a client that waits for nothing; steps go on.", "engine `sim`"
     ),
     "flush": StepKind(BrokerStep, "Flushes all logs of a broker to disk."),
     "elect": StepKind(ElectStep, "Requests a leader election, as Kafka's leader election tool does."),

@@ -15,7 +15,7 @@ from pathlib import Path
 from experiments.check.engine import CheckedEngine
 from experiments.check.final_logs import final_logs
 from experiments.check.losses import Losses
-from experiments.check.recording import RecordingWriter
+from experiments.check.recording import Header, RecordingWriter
 from experiments.engines import admin_requests
 from experiments.engines.port import Engine, Loss, Recovery, Violation
 from experiments.faults.controls import Controls
@@ -23,6 +23,7 @@ from experiments.faults.inject import Injector
 from experiments.scenarios import expectations, model
 from experiments.scenarios.clients import ScenarioClients, ranges_of
 from experiments.scenarios.expectation_model import Expectation
+from experiments.scenarios.load import Load, LoadStep
 from experiments.scenarios.model import LossName
 from experiments.story.render import Heading
 from experiments.support.fields import StrictModel
@@ -91,6 +92,7 @@ class Runner:
     keeps_going: bool = False
     clients: ScenarioClients = field(init=False)
     headings: list[Heading] = field(default_factory=list)
+    loads: list[Load] = field(default_factory=list)
     _injector: Injector | None = None
     _former: int | None = None
     _restartable: dict[int, tuple[int, int | None]] = field(default_factory=dict)
@@ -145,7 +147,14 @@ class Runner:
         """
         self.headings.append(Heading(step.text, len(self.engine.traces())))
         handle: Callable[[StrictModel | None], str | None] = getattr(self, f"_{step.kind}")
-        return handle(None if step.fields is None else self._with_ids(step.fields)) or ""
+        found = handle(None if step.fields is None else self._with_ids(step.fields)) or ""
+        self.collect()
+        return found
+
+    def collect(self) -> None:
+        """Takes the outcomes of the clients in the background that have arrived."""
+        for load in self.loads:
+            load.collect()
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
@@ -327,6 +336,14 @@ class Runner:
                 )
         return None
 
+    def _load(self, fields: LoadStep) -> None:
+        """The loader has refused the step for any engine but the simulator."""
+        assert isinstance(self.engine, CheckedEngine)
+        place, now_ms = TopicPartition(fields.topic, fields.partition), self.engine.now_ms()
+        load = Load(self.clients, place, fields.acks, fields.rate, now_ms, fields.duration)
+        load.schedule(self.engine.cluster.call_at)
+        self.loads.append(load)
+
     def _administer(self, request: AdminRequest, expect_error: str | None = None) -> str | None:
         """Makes a request; returns how it was refused, if that was expected, and None if it was carried out."""
         expected = ErrorCode[expect_error] if expect_error else ErrorCode.NONE
@@ -463,7 +480,8 @@ def run_recorded(runner: Runner, folder: Path) -> ScenarioResult:
         finals = final_logs(engine, ranges_of)
         for operation in runner.clients.operations:
             writer.operation(operation)
-        writer.finish(runner.scenario.name, engine.name, engine.spec, engine.metadata_log(), finals)
+        writer.metadata(engine.metadata_log())
+        writer.finish(Header.of(runner.scenario.name, engine.name, engine.spec), finals)
     finally:
         writer.close()
     return result

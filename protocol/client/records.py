@@ -7,7 +7,8 @@ follows its length. Brokers parse neither.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 _LENGTH = struct.Struct(">I")
 _HEAD = struct.Struct(">qi")
@@ -39,6 +40,14 @@ def split(payload: bytes) -> list[bytes]:
         records.append(payload[place : place + length])
         place += length
     return records
+
+
+def named_runs(payload: bytes) -> Iterator[tuple[int, int, int]]:
+    """The generated records of a payload in order, as (command id, number of the first, count) of consecutive ones."""
+    names = [(place, *identity(data)) for place, data in enumerate(split(payload))]
+    for (command_id, _), run in groupby(names, lambda name: (name[1], name[2] - name[0])):
+        (_, _, first), *others = run
+        yield command_id, first, 1 + len(others)
 
 
 def joined_size(record_bytes: int) -> int:

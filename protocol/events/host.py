@@ -38,6 +38,14 @@ class TracesDropped(Trace):
 
 
 @dataclass(slots=True)
+class EventsLost(Trace):
+    """The node's process has ended, and its last trace events with it. Only recordings have it; no trace hash does."""
+
+    kind: ClassVar[str] = "events_lost"
+    words: ClassVar[str] = "the last events before its end are not known"
+
+
+@dataclass(slots=True)
 class IncarnationBegan(Trace):
     """The engine started the node. Only recordings have it; no trace hash does."""
 

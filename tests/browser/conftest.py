@@ -12,6 +12,9 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
+from experiments.play.session import DEFAULT, SimWorld
+from tests.browser.pages import Served
+
 LOCAL = ("file:", "data:", "blob:", "about:", "chrome:", "http://127.0.0.1:")
 
 
@@ -43,6 +46,16 @@ def browser(chromium: webdriver.Chrome) -> Iterator[webdriver.Chrome]:
     chromium.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
     assert errors(chromium) == []
     assert [url for url in requests(chromium) if not url.startswith(LOCAL)] == []
+
+
+@pytest.fixture
+def served(request: pytest.FixtureRequest) -> Iterator[Served]:
+    """A new simulated cluster, and its server for one test. The browser leaves the page before the server ends."""
+    found = Served(SimWorld(DEFAULT))
+    yield found
+    if "browser" in request.fixturenames:
+        request.getfixturevalue("browser").get("about:blank")
+    found.end()
 
 
 def resize(browser: webdriver.Chrome, width: int, height: int) -> None:

@@ -2,73 +2,21 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
 from selenium.webdriver import Chrome, Keys
-from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
-from selenium.webdriver.support.wait import WebDriverWait
 
 from experiments.check.engine import CheckedEngine
-from experiments.play.server import PlayServer
-from experiments.play.session import DEFAULT, SimWorld
 from experiments.scenarios.loader import load_scenario
 from experiments.scenarios.runner import Runner
 from tests.browser.conftest import errors, resize
+from tests.browser.pages import WITHIN_S, Served, click, notice, opened, press, wait_for
 
-WITHIN_S = 12
 UP = "state.nodes.every((it) => it.state === 'up')"
-
-
-class Served:
-    """A server in a thread of its own, which can be ended and begun again at the same address."""
-
-    def __init__(self, world: SimWorld, port: int = 0, token: str = "") -> None:
-        self.world = world
-        self.server = PlayServer(world, port, token)
-        self.thread = threading.Thread(target=self.server.serve)
-        self.thread.start()
-
-    def end(self) -> None:
-        self.server.stop()
-        self.thread.join(WITHIN_S)
-        assert not self.thread.is_alive()
-
-
-@pytest.fixture
-def served() -> Iterator[Served]:
-    """A new cluster, and its server for one test."""
-    found = Served(SimWorld(DEFAULT))
-    yield found
-    found.end()
-
-
-def wait_for(browser: Chrome, condition: str) -> None:
-    """Waits until a condition in JavaScript on `state`, what the page shows, holds."""
-    script = f"const state = window.play?.state; return Boolean(state && ({condition}))"
-    WebDriverWait(browser, WITHIN_S, poll_frequency=0.02).until(lambda it: it.execute_script(script))
-
-
-def opened(browser: Chrome, served: Served) -> None:
-    browser.get(served.server.url)
-    wait_for(browser, "window.play.explorer")
-
-
-def press(browser: Chrome, *keys: str) -> None:
-    ActionChains(browser).send_keys(*keys).perform()
-
-
-def click(browser: Chrome, selector: str) -> None:
-    browser.find_element(By.CSS_SELECTOR, selector).click()
-
-
-def notice(browser: Chrome) -> str:
-    return browser.find_element(By.ID, "notice").text
 
 
 def test_time_runs_pauses_and_steps(browser: Chrome, served: Served) -> None:

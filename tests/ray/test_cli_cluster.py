@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ def test_cluster_is_started_administered_damaged_and_stopped(shell: Shell) -> No
     kill_a_broker(shell)
     bring_nodes_back(shell)
     pause_stop_and_replace(shell)
+    find_the_metrics(shell, up["metrics"])
 
     assert shell.ok("down") == "default stopped\n"
     assert all(leaves_within(pid, 20) for pid in marked(str(shell.folder), "TMPDIR"))
@@ -170,6 +172,21 @@ def pause_stop_and_replace(shell: Shell) -> None:
     assert not left.exists()
     code, out, err = shell.run("node", "kill", "broker-7")
     assert (code, out, len(err.splitlines()), "broker-7; allowed: controller-1000, " in err) == (2, "", 1, True)
+
+
+def find_the_metrics(shell: Shell, ports: list[str]) -> None:
+    """The port that `up` has printed serves the nodes under the name of the cluster."""
+    [port] = ports
+    assert port.startswith("127.0.0.1:")
+
+    def nodes_served() -> set[str]:
+        with urllib.request.urlopen(f"http://{port}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        found = [line for line in lines if line.startswith("ray_isray_node_running{") and 'cluster="default"' in line]
+        return {line.partition('node="')[2].partition('"')[0] for line in found}
+
+    nodes = {row["node"] for row in shell.json("node", "list")}
+    assert any(nodes_served() == nodes for _ in range(20) if shell.ok("node", "list"))
 
 
 def in_sync(shell: Shell) -> list[int]:

@@ -18,7 +18,7 @@ from experiments.check.check_recording import CheckResult, check
 from experiments.check.client_history import ended
 from experiments.check.final_logs import final_logs
 from experiments.check.history import Invoked
-from experiments.check.recording import Recording, RecordingWriter
+from experiments.check.recording import Header, Recording, RecordingWriter
 from experiments.engines.port import Loss, TraceEvent
 from experiments.scenarios.clients import ranges_of
 from protocol.errors import ErrorCode
@@ -116,7 +116,8 @@ class RecordedCluster:
         self.recorder.is_open = False
         engine, writer = self.cluster.engine, self.recorder.writer
         finals = final_logs(engine, ranges_of)
-        writer.finish("quorum", "ray", engine.spec, engine.metadata_log(), finals, nothing_may_be_lost=True)
+        writer.metadata(engine.metadata_log())
+        writer.finish(Header.of("quorum", "ray", engine.spec, nothing_may_be_lost=True), finals)
         return check(Recording(self.folder))
 
 

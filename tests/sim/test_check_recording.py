@@ -15,7 +15,7 @@ from experiments.check.check_recording import ALL_SHOWN, HISTORY_FINDING, CheckR
 from experiments.check.engine import CheckedEngine
 from experiments.check.history import Ended, FinalPartition, Operation
 from experiments.check.invariants import INVARIANTS
-from experiments.check.recording import HISTORY, MANIFEST, METADATA, TRACE, Recording, RecordingWriter
+from experiments.check.recording import HISTORY, MANIFEST, METADATA, TRACE, Header, Recording, RecordingWriter
 from experiments.cli.main import run as run_command
 from experiments.engines.port import ClusterSpec, TraceEvent, incarnation_ended
 from experiments.hunt.fuzz.run import SERVED, run_plan
@@ -70,7 +70,8 @@ class Tape:
         for operation in self.operations:
             writer.operation(operation)
         records, finals = self.records, self.finals
-        writer.finish("doctored", "sim", self.spec, records, finals, nothing_may_be_lost=nothing_may_be_lost)
+        writer.metadata(records)
+        writer.finish(Header.of("doctored", "sim", self.spec, nothing_may_be_lost=nothing_may_be_lost), finals)
         return folder
 
     def append(self, node: int, kind: str, partition: TopicPartition | None = T0, **detail: object) -> None:

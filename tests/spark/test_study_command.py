@@ -39,13 +39,16 @@ def test_run_prints_one_document_and_a_second_run_the_table(
     stages = ["sweep", "starting Spark", READING, SILVER_STAGE, GOLD, "report"]
     shown = [stage for line in result.stderr.splitlines() for stage in stages if f"isray study: {stage}" in line]
     assert list(dict.fromkeys(shown)) == stages
-    assert set(document) == {"out", "report", "cells"}
+    assert set(document) == {"out", "report", "headline", "cells"}
     assert document["cells"] == json.loads((out / "gold" / "cells.json").read_text())
     assert Path(document["report"]).read_text().startswith("<!DOCTYPE html>")
     request.getfixturevalue("in_session")  # only one of the two needs a JVM of its own
     again = CliRunner().invoke(app, ["run", str(file), "--out", str(out)])
     assert again.exit_code == 0
-    assert "kip-966" in again.stdout
+    lines = again.stdout.splitlines()
+    assert f"small: {document['headline']}" in " ".join(again.stdout.split())
+    assert max(map(len, lines[:-1])) <= 100
+    assert any("kip-966" in line and "│" in line for line in lines)
     assert again.stdout.strip().endswith(f"report: {out / 'report.html'}")
 
 

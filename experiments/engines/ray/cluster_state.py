@@ -28,7 +28,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 class ClusterOptions(BaseModel, frozen=True, extra="forbid"):
     """The parameters of a cluster. `kafka_release` matters in the generations that releases have; `config` overrides
-    static configs; `racks` has one rack per broker, or none; `address` is the Ray to run on, None for a private one.
+    static configs; `racks` has one rack per broker, or none; `address` is the Ray to run on, None for a private one;
+    `trace` the folder of a recording, None for none.
     """
 
     name: str = DEFAULT_NAME
@@ -39,6 +40,7 @@ class ClusterOptions(BaseModel, frozen=True, extra="forbid"):
     config: dict[str, str] = {}
     racks: tuple[str, ...] = ()
     address: str | None = None
+    trace: str | None = None
 
 
 class Status(StrEnum):

@@ -126,7 +126,7 @@ ClusterT = TypeVar("ClusterT", bound=NodeCluster)
 
 class PolledEngine(Engine, Generic[ClusterT]):
     """A cluster of actors that is polled. `close` closes `resources`. `keeps` selects the trace events that `traces`
-    and `trace_hash` cover.
+    and `trace_hash` cover. `began_unix_ms` is the Unix time from which its times count.
     """
 
     name = "ray"
@@ -150,7 +150,7 @@ class PolledEngine(Engine, Generic[ClusterT]):
         self._judged = 0
         self._evaluating = False
         self._clock = UnixTime()
-        self._began_ms = self._clock.now_ms()
+        self.began_unix_ms = self._clock.now_ms()
         atexit.register(self.close)
 
     def now_ms(self) -> TimeMs:
@@ -158,7 +158,7 @@ class PolledEngine(Engine, Generic[ClusterT]):
 
     def time_of(self, unix_ms: TimeMs) -> TimeMs:
         """A time of the nodes, which is Unix time, as time of this engine, which counts from its creation."""
-        return unix_ms - self._began_ms
+        return unix_ms - self.began_unix_ms
 
     def run_until(self, condition: Callable[[], bool], within_ms: int, fastest_ms: int = POLL_MS) -> bool:
         deadline_ms = self.now_ms() + within_ms

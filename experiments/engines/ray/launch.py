@@ -73,8 +73,9 @@ def config_of(options: ClusterOptions) -> ClusterConfig:
     return config
 
 
-def launch(options: ClusterOptions) -> ClusterState:
-    """Starts a cluster in the background, waits until it is ready, and returns its state.
+def launch(options: ClusterOptions, module: str) -> ClusterState:
+    """Starts a cluster in the background, waits until it is ready, and returns its state. `python -m module OPTIONS`
+    runs it.
 
     InputError where the name is taken or the options are wrong, LaunchFailed where the cluster does not become ready.
     """
@@ -82,7 +83,7 @@ def launch(options: ClusterOptions) -> ClusterState:
     log = log_path(options.name)
     with log.open("w", encoding="utf-8") as file:
         log.chmod(0o600)
-        command = [sys.executable, "-m", "experiments.engines.ray", options.model_dump_json()]
+        command = [sys.executable, "-m", module, options.model_dump_json()]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True)
     try:
         return _await_ready(options, process, log)

@@ -75,10 +75,11 @@ def _serve(mailbox: Handle, carry_out: Ask) -> None:
     with suppress(RayError):
         while True:
             number, text = ray.get(mailbox.take.remote())
-            ray.get(mailbox.answer.remote(number, _answer(text, carry_out).model_dump_json()))
+            ray.get(mailbox.answer.remote(number, answer_to(text, carry_out).model_dump_json()))
 
 
-def _answer(text: str, carry_out: Ask) -> NodeAnswer:
+def answer_to(text: str, carry_out: Ask) -> NodeAnswer:
+    """The answer of `carry_out` to a command as JSON; a failure where it is none, or there is no answer."""
     try:
         return carry_out(NodeCommand.model_validate_json(text))
     except ValueError as error:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 import signal
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -25,20 +24,16 @@ from contextlib import suppress
 from ray.exceptions import GetTimeoutError
 
 from actors.cluster import ActorCluster
-from actors.machines import UnreachableError, is_alive, machines, metrics_ports, own_node
+from actors.machines import UnreachableError, is_alive, metrics_ports, own_node
 from actors.nodes import PollReport
-from actors.placement import NoRayNodeError, PlacementError, is_movable, unknown_racks
+from actors.placement import NoRayNodeError, is_movable
 from actors.processes import ProcessId
+from actors.reading import READ_FAILURES
 from actors.storage import is_disk_loss
 from experiments.engines.port import ClusterSpec, ClusterView, cluster_view
 from experiments.engines.ray.cluster_state import (
-    ClusterOptions,
     ClusterState,
     Status,
-    claim,
-    read_state,
-    remove_state,
-    socket_path,
     write_state,
 )
 from experiments.engines.ray.engine import needs_recovery_manager
@@ -51,22 +46,13 @@ from experiments.engines.ray.node_commands import (
     NodeAnswer,
     NodeCommand,
     NodeRow,
-    NodeServer,
     NodeState,
-    ask,
     link_refusal,
 )
-from experiments.engines.ray.remote_commands import serving_remote_commands
 from experiments.engines.ray.session import (
-    ControlStoreLostError,
-    RaySession,
-    RayStartError,
-    ray_session,
     require_control_store,
-    signals_handled,
 )
-from experiments.support.errors import InputError
-from protocol.config import ClusterConfig
+from experiments.engines.ray.tap import ClusterTap
 from protocol.events.broker import StorageFailed
 from protocol.ids import NO_NODE, RECOVERY_MANAGER, NodeId, node_name
 from protocol.messages.commands import ShutdownCommand
@@ -90,11 +76,6 @@ class RayLostError(RuntimeError):
     """The Ray node of the supervisor is lost."""
 
 
-RAY_FAILURES = (ControlStoreLostError, RayLostError)
-CLUSTER_FAILURES = (NotReadyError, NoRayNodeError, PlacementError, RayStartError)
-"""The errors of `run_cluster` that are not caused by the input."""
-
-
 def _reason(last: PollReport | None, is_lost: bool) -> str:
     """Why a node has ended, in one line, by its last report and whether its Ray node is lost."""
     if last is not None and last.failure is not None:
@@ -108,8 +89,16 @@ def _reason(last: PollReport | None, is_lost: bool) -> str:
 class Supervisor:
     """Starts and polls a cluster's nodes, and keeps its state file up to date."""
 
-    def __init__(self, cluster: ActorCluster, spec: ClusterSpec, state: ClusterState, report: Report) -> None:
+    def __init__(
+        self,
+        cluster: ActorCluster,
+        spec: ClusterSpec,
+        state: ClusterState,
+        report: Report,
+        tap: ClusterTap | None = None,
+    ) -> None:
         self.state = state
+        self._tap = tap
         self._cluster = cluster
         self._spec = spec
         self._report = report
@@ -129,7 +118,7 @@ class Supervisor:
         or a node ends or finds no Ray node.
         """
         for node in self._spec.node_ids:
-            self._cluster.start(node)
+            self._start(node)
         deadline_s = time.monotonic() + READY_WITHIN_S
         while missing := self._missing():
             if time.monotonic() > deadline_s:
@@ -142,6 +131,11 @@ class Supervisor:
         self._record_processes()
         self._write(self.state.model_copy(update={"status": Status.READY}))
 
+    def _start(self, node: NodeId) -> None:
+        self._cluster.start(node)
+        if self._tap is not None:
+            self._tap.began(node)
+
     def poll(self) -> None:
         """Polls the nodes once, and starts those that are to run. One of `RAY_FAILURES` where Ray is lost."""
         self._poll_nodes()
@@ -153,11 +147,15 @@ class Supervisor:
         before = {node: self._cluster.process(node) for node in self._cluster.running()}
         reports = self._cluster.poll(_ANSWER_WITHIN_S)
         last = dict(reports)
+        if self._tap is not None:
+            self._tap.reports(reports)
         ended = [node for node in before if not self._cluster.is_running(node)]
         if ended and not is_alive(own_node()):
             raise RayLostError("the Ray node of the supervisor is lost, and Ray ends all nodes with it")
         for node in ended:
             self._record_end(node, before[node], last.get(node))
+        if self._tap is not None:
+            self._tap.mark()
         if needs_recovery_manager(self._cluster, reports):
             self._kept.add(RECOVERY_MANAGER)
             self._nodes += [RECOVERY_MANAGER] if RECOVERY_MANAGER not in self._nodes else []
@@ -167,6 +165,8 @@ class Supervisor:
         is_expected = node in self._stopping
         self._paused.discard(node)
         self._stopping.discard(node)
+        if self._tap is not None:
+            self._tap.ended(node, process, last)
         if last is not None and last.never_ran and not is_expected:
             self._wanted[node] = ""
             self._note(node, "its Ray node was lost before it had started; it starts again")
@@ -186,7 +186,7 @@ class Supervisor:
                 continue
             self._tried_s[node] = now_s
             try:
-                self._cluster.start(node)
+                self._start(node)
             except NoRayNodeError as error:
                 if self._wanted[node] != str(error):
                     self._note(node, f"waits for a Ray node: {error}")
@@ -274,8 +274,8 @@ class Supervisor:
         cluster = self._cluster
         match command.action:
             case NodeAction.KILL:
-                self._end(node)
                 assert is_disk_loss(command.loss_kind)
+                self._end(node, command.loss_kind)
                 cluster.lose_at_start(node, command.loss_kind, command.loss_count)
             case NodeAction.STOP if state is NodeState.RUNNING:
                 self._stopping.add(node)
@@ -300,27 +300,36 @@ class Supervisor:
         cluster = self._cluster
         match command.action:
             case NodeAction.REPLACE_DISK:
+                self._record_loss(node, "all")
                 cluster.lose_at_start(node, "all", 0)
             case NodeAction.LOSE:
                 assert is_disk_loss(command.loss_kind)
+                self._record_loss(node, command.loss_kind)
                 cluster.lose_at_start(node, command.loss_kind, command.loss_count)
             case NodeAction.FILL_DISK:
                 cluster.run_command(node, "set_room", command.room_bytes)
             case NodeAction.FREE_DISK:
                 cluster.run_command(node, "set_room", None)
             case NodeAction.CORRUPT_TAIL:
-                self._end(node)
+                self._end(node, "torn" if command.damage == "torn" else "corrupt")
                 return cluster.damage(node, command.damage, command.seed)
         return 0
 
-    def _end(self, node: NodeId) -> None:
+    def _end(self, node: NodeId, loss: str = "none") -> None:
         """Ends a node that runs, starts, or waits to start; it does not start again by itself."""
+        if self._tap is not None and self._node_state(node) is NodeState.RUNNING:
+            self._tap.drain(node)
         self._kept.discard(node)
         self._wanted.pop(node, None)
         self._paused.discard(node)
         self._reasons[node] = "isray node has ended it"
         if self._cluster.is_running(node):
             self._cluster.kill(node)
+        self._record_loss(node, loss)
+
+    def _record_loss(self, node: NodeId, kind: str) -> None:
+        if self._tap is not None:
+            self._tap.lost(node, kind)
 
     def resume_all(self) -> None:
         """Resumes the paused nodes, so that they can end."""
@@ -328,6 +337,14 @@ class Supervisor:
             with suppress(UnreachableError, ProcessLookupError):
                 self._cluster.signal(node, signal.SIGCONT)
         self._paused.clear()
+
+    def finish_recording(self) -> None:
+        """Completes the recording, if there is one; reports why that fails."""
+        if self._tap is not None:
+            try:
+                self._tap.finish()
+            except (*READ_FAILURES, OSError) as error:
+                self._report(f"the recording is not complete: {' '.join(str(error).split())}")
 
     def _node_state(self, node: NodeId) -> NodeState:
         if self._cluster.is_running(node):
@@ -370,76 +387,3 @@ class Supervisor:
     def _write(self, state: ClusterState) -> None:
         self.state = state
         write_state(state)
-
-
-def run_cluster(
-    options: ClusterOptions, config: ClusterConfig, ready: Callable[[ClusterState], None], report: Report
-) -> bool:
-    """Runs a cluster until a signal ends it. Calls `ready` with its state once it is ready, and `report` with a line
-    for each node that ends. Call from the main thread.
-
-    Returns False where Ray was lost; that has been reported, since Ray may end this process when it is shut down then.
-    InputError where the name is taken, the Ray cannot be reached or a broker's rack is none of its racks; one of
-    `CLUSTER_FAILURES` where the cluster does not become ready.
-    """
-    state = claim(options)
-    try:
-        with ray_session(options.address) as session:
-            found = machines()
-            if unknown := unknown_racks(dict(enumerate(options.racks)), found):
-                known = sorted({machine.rack for machine in found if machine.rack is not None})
-                allowed = f"the racks of the Ray nodes (label rack): {', '.join(known)}"
-                raise InputError("--racks", "", unknown[0], allowed)
-            try:
-                _supervise(options, config, state, session, ready, report)
-            except RAY_FAILURES as error:
-                ended = {"end_reason": str(error), "pids": {}}
-                write_state((read_state(options.name) or state).model_copy(update=ended))
-                report(str(error))
-                return False
-    except BaseException:
-        remove_state(options.name)
-        raise
-    remove_state(options.name)
-    return True
-
-
-def _supervise(
-    options: ClusterOptions,
-    config: ClusterConfig,
-    state: ClusterState,
-    session: RaySession,
-    ready: Callable[[ClusterState], None],
-    report: Report,
-) -> None:
-    """Runs the cluster on a Ray until a signal ends it."""
-    spec = ClusterSpec(options.brokers, options.controllers, config)
-    racks = dict(enumerate(options.racks))
-    store = spec.store_settings if spec.store_ids else None
-    cluster = ActorCluster(
-        spec.member_ids, config, spec.seed, racks, voters=spec.first_voters, store=store, label=options.name
-    )
-    try:
-        folders = [str(folder) for folder in (session.folder, cluster.folder) if folder is not None]
-        known = {"address": session.address, "namespace": cluster.run, "folders": tuple(folders)}
-        state = state.model_copy(update=known | {"nodes": tuple(node_name(node) for node in spec.node_ids)})
-        write_state(state)
-        supervisor = Supervisor(cluster, spec, state, report)
-        supervisor.start()
-        path, stop = socket_path(options.name), threading.Event()
-        ends = signals_handled((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), lambda _: stop.set())
-        remote = serving_remote_commands(cluster.run, lambda command: ask(supervisor.state, command))
-        with ends, NodeServer(path, supervisor.carry_out) as commands, remote:
-            ready(supervisor.state)
-            commands.timeout = POLL_S
-            while not stop.is_set():
-                commands.handle_request()
-                supervisor.poll()
-            supervisor.resume_all()
-    except ControlStoreLostError:
-        cluster.abandon()
-        raise
-    except BaseException:
-        cluster.close()
-        raise
-    cluster.close()

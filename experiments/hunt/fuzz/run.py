@@ -24,7 +24,7 @@ from experiments.check.client_history import ranges_of, result_of
 from experiments.check.engine import CheckedEngine
 from experiments.check.final_logs import final_partition
 from experiments.check.history import FailedRecordStored, FinalPartition, Finding, breaks_promise, judge
-from experiments.check.recording import RecordingWriter
+from experiments.check.recording import Header, RecordingWriter
 from experiments.engines.admin_requests import (
     alter_config,
     create_topic,
@@ -178,7 +178,8 @@ class _PlanRun:
                 writer.operation(operation)
             finals = self._finals()
         engine = self.engine
-        writer.finish(f"plan {self._plan.seed}", engine.name, engine.spec, engine.metadata_log(), finals)
+        writer.metadata(engine.metadata_log())
+        writer.finish(Header.of(f"plan {self._plan.seed}", engine.name, engine.spec), finals)
         return result
 
     def run(self) -> PlanResult:

@@ -28,7 +28,7 @@ from experiments.check.check_recording import check
 from experiments.check.client_history import ranges_of
 from experiments.check.final_logs import final_logs
 from experiments.check.losses import Losses
-from experiments.check.recording import Recording, RecordingWriter
+from experiments.check.recording import Header, Recording, RecordingWriter
 from experiments.engines.port import ClusterSpec
 from experiments.engines.ray.engine import RayEngine
 from experiments.hunt.soak.cluster import NotHealedError, SoakCluster, homes_of
@@ -180,8 +180,11 @@ def _run(nodes: RayNodes, writer: RecordingWriter, result: SoakResult, on_fault:
         except NotHealedError as error:
             result.findings.append(f"{error}: {_describe_states(cluster)}")
         result.memory = cluster.memory()
-        finals, metadata = final_logs(engine, ranges_of), engine.metadata_log()
-        writer.finish("soak", engine.name, spec, metadata, finals, nothing_may_be_lost=True)
+        finals = final_logs(engine, ranges_of)
+        writer.metadata(engine.metadata_log())
+        began_ms = engine.began_unix_ms
+        header = Header.of("soak", engine.name, spec, nothing_may_be_lost=True, began_unix_ms=began_ms)
+        writer.finish(header, finals)
         checked = check(Recording(options.out))
         result.findings += [f"{found.invariant}: {found.detail}" for found in checked.violations]
         result.findings += [f"not judged: {line}" for line in checked.unjudged]

@@ -95,7 +95,7 @@ class Workload:
         for command_id, outcome in self._clients.take_outcomes().items():
             if isinstance(outcome, SendOutcome) and command_id in self.sends:
                 self.sends.remove(command_id)
-                for end in ended(outcome):
+                for end in ended(outcome, at_ms=now_ms):
                     self._write(end)
                     setattr(self.counts, end.result, getattr(self.counts, end.result) + end.size)
             elif isinstance(outcome, ConsumeOutcome) and command_id in self.reads:

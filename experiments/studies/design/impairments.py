@@ -50,7 +50,8 @@ ISOLATIONS: Final[Mapping[str, tuple[Peers, Direction]]] = {
 }
 """From whom and in which direction, by kind."""
 assert {*ISOLATIONS, PAUSED, SLOW_DISK} == set(IMPAIRMENTS)
-CauseName = Annotated[str, Field(pattern="^[A-Za-z][A-Za-z0-9 _-]*$", max_length=40)]
+_NAMES = Notation(form="a letter, then letters, digits, spaces, '_' and '-', 40 characters at most")
+CauseName = Annotated[str, _NAMES, Field(pattern="^[A-Za-z][A-Za-z0-9 _-]*$", max_length=40)]
 
 
 class Impairment(WrittenModel):

@@ -43,23 +43,16 @@ says that what is measured has happened: more failures would only spread the wei
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from bisect import bisect
+from collections.abc import Sequence
 from random import Random
-from typing import NamedTuple
 
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.model import CellParameters
-from experiments.studies.design.recorded import AnyKind
 from experiments.studies.failures.absences import Absences
-from experiments.studies.failures.sources import (
-    Draws,
-    Outage,
-    PoissonSource,
-    kinds_of,
-    power_sources,
-    split_bursts,
-)
+from experiments.studies.failures.sources import Draws, Outage
 from experiments.studies.failures.timeline import Event
+from experiments.studies.failures.transitions import Selection, Transitions
 from protocol.ids import NodeId
 
 FORCED = 0.8
@@ -69,71 +62,66 @@ LONG = 0.7
 LOSING_FIRST = 0.25
 LOSING_NEXT = 0.6
 NO_BROKER = -1
-LOSING: frozenset[AnyKind] = frozenset({"lossy", "disk"})
 REJOIN_MS = 1_000
 """From the end of the catch-up until the replica is in the ISR: the next renewal of its fetch session, at most."""
 
 
-class Transition(NamedTuple):
-    """A Poisson process of `rate` events per ms: an own failure of the only one of `brokers`, or an event of `source`,
-    which may strike all of them. `group`: of its cause. `kinds`: of each broker's failure, with probabilities."""
-
-    group: str
-    rate: float
-    brokers: tuple[NodeId, ...]
-    kinds: Mapping[AnyKind, float]
-    source: PoissonSource | None = None
-
-
-def transitions_of(params: CellParameters) -> list[Transition]:
-    """The transitions of a model without memory."""
-    mttf, own = params.broker_mttf, kinds_of(params)
-    brokers = range(0 if mttf is None else params.brokers)
-    rate = 0.0 if mttf is None else 1.0 / mttf.mean_ms
-    found = [Transition("broker", rate, (broker,), own) for broker in brokers]
-    sources = power_sources(params) + split_bursts(params)
-    return found + [Transition(each.group, each.rate_per_ms, each.brokers, each.kinds, each) for each in sources]
-
-
-class _Change(NamedTuple):
+class _Change:
     """The next change: a broker is started, an event strikes, or neither. `outages` begin at once, `later` ones after
-    it; a burst may strike nothing. `log_ratio`: of the interval that the change ends, and of the outages."""
+    it; a burst may strike nothing. `log_ratio`: of the interval that the change ends, and of the outages. `events`:
+    what the timeline returns."""
 
-    time_ms: int
-    log_ratio: float
-    start: NodeId = -1
-    outages: tuple[Outage, ...] = ()
-    later: tuple[Outage, ...] = ()
+    __slots__ = ("events", "later", "log_ratio", "outages", "start", "time_ms")
 
-    def events(self) -> list[Event]:
-        if self.start >= 0:
-            return [Event(self.time_ms, self.start, "start")]
-        failures = [Event(self.time_ms, outage.broker, outage.kind, outage.cause) for outage in self.outages]
-        return failures or [Event(self.time_ms, NO_BROKER, "mark")]
+    def __init__(
+        self,
+        time_ms: int,
+        log_ratio: float,
+        start: NodeId = NO_BROKER,
+        outages: Sequence[Outage] = (),
+        later: Sequence[Outage] = (),
+    ) -> None:
+        self.time_ms, self.log_ratio, self.start = time_ms, log_ratio, start
+        self.outages, self.later = outages, later
+        self.events: list[Event]
+        if start >= 0:
+            self.events = [Event(time_ms, start, "start")]
+        elif outages:
+            self.events = [Event(time_ms, outage.broker, outage.kind, outage.cause) for outage in outages]
+        else:
+            self.events = [Event(time_ms, NO_BROKER, "mark")]
 
 
 class BiasedTimeline:
     """A `Timeline` in importance sampling; it begins at time 0 in the regeneration state.
 
     `placement`: the brokers of each partition. `bias`: False draws from the model itself, with weight 1.
+    `transitions`: those of the cell, if they are known already; they are the same for all seeds.
     """
 
     def __init__(
-        self, params: CellParameters, seed: int, placement: Sequence[Sequence[NodeId]], bias: bool = True
+        self,
+        params: CellParameters,
+        seed: int,
+        placement: Sequence[Sequence[NodeId]],
+        bias: bool = True,
+        transitions: Transitions | None = None,
     ) -> None:
         self._repair, self._restart_ms = params.broker_mttr, params.restart_time_ms
+        self._repair_ms = float(params.broker_mttr.mean_ms)
         self._session_ms, self._exposed_ms = params.detection_ms or 0, params.exposed_ms
         self._refusing = params.replication_factor - params.min_insync_replicas + 1
         self._rejoins = params.catch_up is not None or params.restart_time_ms > 0
         self._absences = Absences(params.catch_up)
-        self._transitions = transitions_of(params)
+        self._transitions = Transitions(params, placement) if transitions is None else transitions
         self._draws: dict[str, Draws] = {}
-        self._replicas = [frozenset(replicas) for replicas in sorted(set(map(tuple, placement)))]
         self._random, self._seed, self._cycle = Random(), seed, 0
         self._may_bias = bias
         self._starts_ms: dict[NodeId, int] = {}
         self._ends_ms: dict[NodeId, int] = {}
         self._expired_ms: dict[NodeId, int] = {}
+        self._down = self._absent = 0
+        """Sets of brokers, bit b for broker b: the keys of `_starts_ms` and of `_ends_ms`."""
         self._later: list[Outage] = []
         self._begin_cycle(0)
 
@@ -153,18 +141,25 @@ class BiasedTimeline:
     @property
     def all_up(self) -> bool:
         """Whether no broker is absent and no outage has begun or is due, the event that was returned last apart."""
-        return not self._ends_ms and not self._later and self._returned <= 1
+        return not self._absent and not self._later and self._returned <= 1
 
     def next_event(self) -> Event | None:
-        if self._next is None or self._returned == len(self._next.events()):
-            if self._next is not None:
-                self._carry_out(self._next)
-            self._next = self._draw()
-            self._returned = 0
-        if self._next is None:
+        self.carry_out()
+        upcoming = self._next
+        if upcoming is None:
+            upcoming = self._next = self._draw()
+        if upcoming is None:
             return None
         self._returned += 1
-        return self._next.events()[self._returned - 1]
+        return upcoming.events[self._returned - 1]
+
+    def carry_out(self) -> None:
+        """What the events that were returned bring about, once they are all those of one change. `next_event` begins
+        with it; `all_up` may be asked in between, for a regeneration needs no further event."""
+        upcoming = self._next
+        if upcoming is not None and self._returned == len(upcoming.events):
+            self._carry_out(upcoming)
+            self._next, self._returned = None, 0
 
     def log_weight(self, at_ms: int) -> float:
         upcoming = self._next
@@ -172,7 +167,7 @@ class BiasedTimeline:
             return self._log_weight
         if at_ms >= upcoming.time_ms:
             return self._log_weight + upcoming.log_ratio
-        return self._log_weight + self._log_ratio_without(at_ms - self._changed_ms)
+        return self._log_weight + self._log_ratio_without(float(at_ms - self._changed_ms))
 
     def regenerate(self, at_ms: int) -> bool:
         if not self.all_up:
@@ -185,31 +180,39 @@ class BiasedTimeline:
         self._biased = False
 
     def _carry_out(self, change: _Change) -> None:
+        now_ms, start = change.time_ms, change.start
         self._log_weight += change.log_ratio
-        self._changed_ms = change.time_ms
-        if change.start >= 0:
-            del self._starts_ms[change.start]
-            caught_up_ms = self._absences.start(change.start, change.time_ms + self._restart_ms)
-            self._ends_ms[change.start] = self._rejoined_ms(change.start, caught_up_ms)
+        self._changed_ms = now_ms
+        if start >= 0:
+            del self._starts_ms[start]
+            self._down &= ~(1 << start)
+            self._ends_ms[start] = self._rejoined_ms(start, self._absences.start(start, now_ms + self._restart_ms))
         for outage in change.outages:
-            self._begin_outage(change.time_ms, outage)
-        self._later = sorted([*(outage for outage in self._later if outage not in change.outages), *change.later])
-        for broker in [broker for broker, end_ms in self._ends_ms.items() if end_ms <= change.time_ms]:
-            del self._ends_ms[broker]
-        if change.outages and math.isfinite(self._exposed_ms) and self._damage(self._ends_ms.keys()) >= self._refusing:
-            self._exposed_until_ms = change.time_ms + math.ceil(self._exposed_ms)
-        self._biased = self._biased and not self._ends_bias(self._ends_ms.keys())
+            self._begin_outage(now_ms, outage)
+        if self._later or change.later:
+            self._later = sorted([*(each for each in self._later if each not in change.outages), *change.later])
+        for broker, end_ms in list(self._ends_ms.items()):
+            if end_ms <= now_ms:
+                del self._ends_ms[broker]
+                self._absent &= ~(1 << broker)
+        damage = self._transitions.damage(self._absent)
+        if change.outages and math.isfinite(self._exposed_ms) and damage >= self._refusing:
+            self._exposed_until_ms = now_ms + math.ceil(self._exposed_ms)
+        self._biased = self._biased and not self._transitions.is_all(damage)
 
     def _begin_outage(self, at_ms: int, outage: Outage) -> None:
         """The broker is down, and absent until it has caught up."""
-        start_ms = self._starts_ms.get(outage.broker)
+        broker = outage.broker
+        start_ms = self._starts_ms.get(broker)
         if start_ms is None or outage.holds:
-            start_ms = self._starts_ms[outage.broker] = max(start_ms or 0, outage.up_ms, at_ms + 1)
-        self._absences.fail(outage.broker, at_ms, outage.kind == "disk")
+            start_ms = self._starts_ms[broker] = max(start_ms or 0, outage.up_ms, at_ms + 1)
+            self._down |= 1 << broker
+        self._absences.fail(broker, at_ms, outage.kind == "disk")
         if outage.kind != "clean":
-            self._expired_ms[outage.broker] = at_ms + self._session_ms
-        caught_up_ms = self._absences.caught_up_ms(outage.broker, start_ms + self._restart_ms)
-        self._ends_ms[outage.broker] = self._rejoined_ms(outage.broker, caught_up_ms)
+            self._expired_ms[broker] = at_ms + self._session_ms
+        caught_up_ms = self._absences.caught_up_ms(broker, start_ms + self._restart_ms)
+        self._ends_ms[broker] = self._rejoined_ms(broker, caught_up_ms)
+        self._absent |= 1 << broker
 
     def _rejoined_ms(self, broker: NodeId, caught_up_ms: int) -> int:
         """When the replica that has caught up then is in the ISR: with nothing to wait for, as soon as it is started;
@@ -219,106 +222,122 @@ class BiasedTimeline:
             return caught_up_ms
         return max(caught_up_ms, expired_ms) + REJOIN_MS
 
-    def _ends_bias(self, absent: Set[NodeId]) -> bool:
-        """Whether all replicas of a partition are absent."""
-        return any(replicas <= absent for replicas in self._replicas)
-
     def _draw(self) -> _Change | None:
         """The next change: a failure, if one is drawn before the next start or outage that is known."""
-        down = self._starts_ms.keys()
-        alive = [found for found in self._transitions if found.source is not None or found.brokers[0] not in down]
-        self._rate = sum(found.rate for found in alive)
-        known = self._known()
-        self._until_ms = math.inf if known is None else max(0, known.time_ms - self._changed_ms)
+        rate = self._rate = self._transitions.rate(self._down)
+        known_ms = self._known_ms()
+        self._until_ms = math.inf if known_ms < 0 else float(max(0, known_ms - self._changed_ms))
         self._forced = 0.0
-        if self._biased and self._rate > 0.0 and 0.0 < self._until_ms < math.inf:
-            short_ms = SHORT * self._repair.mean_ms / max(1, len(self._ends_ms))
+        if self._biased and rate > 0.0 and 0.0 < self._until_ms < math.inf:
+            short_ms = SHORT * self._repair_ms / max(1, len(self._ends_ms))
             self._forced = FORCED * self._until_ms / (self._known_until_whole_ms() + short_ms)
         after_ms = self._failure_after_ms()
-        if after_ms is not None:
-            return self._failure(alive, self._changed_ms + math.ceil(after_ms))
-        return None if known is None else known._replace(log_ratio=self._log_ratio_without(self._until_ms))
+        if after_ms >= 0.0:
+            return self._failure(self._changed_ms + math.ceil(after_ms))
+        return None if known_ms < 0 else self._known(known_ms, self._log_ratio_without(self._until_ms))
 
-    def _known(self) -> _Change | None:
-        """The next change that is known; of several at one time a start, then an outage."""
-        starts = (_Change(at_ms, 0.0, start=broker) for broker, at_ms in self._starts_ms.items())
-        outages = (_Change(outage.down_ms, 0.0, outages=(outage,)) for outage in self._later[:1])
-        marks = [at_ms for broker, at_ms in self._ends_ms.items() if broker not in self._starts_ms]
-        if self._ends_ms and self._exposed_until_ms > self._changed_ms:
-            marks.append(self._exposed_until_ms)
-        changes = [*starts, *outages, *(_Change(at_ms, 0.0) for at_ms in marks)]
-        return min(changes, key=lambda change: (change.time_ms, not change.outages, -change.start), default=None)
+    def _known_ms(self) -> int:
+        """The time of the next change that is known; -1 if there is none. A broker starts before its absence ends."""
+        found = min(self._ends_ms.values()) if self._ends_ms else -1
+        for at_ms in self._starts_ms.values():
+            if at_ms < found:
+                found = at_ms
+        if self._later and (found < 0 or self._later[0].down_ms < found):
+            found = self._later[0].down_ms
+        if self._absent and self._changed_ms < self._exposed_until_ms < found:
+            found = self._exposed_until_ms
+        return found
+
+    def _known(self, at_ms: int, log_ratio: float) -> _Change:
+        """The change that is known to come at that time; of several at one time an outage, then a start."""
+        if self._later and self._later[0].down_ms == at_ms:
+            return _Change(at_ms, log_ratio, outages=self._later[:1])
+        starts = [broker for broker, start_ms in self._starts_ms.items() if start_ms == at_ms]
+        return _Change(at_ms, log_ratio, max(starts, default=NO_BROKER))
 
     def _known_until_whole_ms(self) -> float:
         """The time until no broker is absent if nothing more is drawn; each part counts `DAMAGED` times more for each
         replica that is absent more than at present, and as much while acknowledged records are exposed."""
-        ends_ms, at_ms, total_ms = dict(self._ends_ms), self._changed_ms, 0.0
-        later = list(self._later)
-        damage = present = self._damage(ends_ms.keys()) + (self._exposed_until_ms > at_ms)
+        at_ms, exposed_ms, total_ms = self._changed_ms, self._exposed_until_ms, 0.0
+        if len(self._ends_ms) == 1 and not self._later and exposed_ms <= at_ms:
+            return float(max(0, min(self._ends_ms.values()) - at_ms))
+        ends_ms, later, absent = dict(self._ends_ms), list(self._later), self._absent
+        damage = present = self._transitions.damage(absent) + (1 if exposed_ms > at_ms else 0)
         while ends_ms or later:
-            exposed = [self._exposed_until_ms] if self._exposed_until_ms > at_ms else []
-            next_ms = min([*ends_ms.values(), *(outage.down_ms for outage in later[:1]), *exposed])
+            next_ms = min(ends_ms.values()) if ends_ms else later[0].down_ms
+            if later and later[0].down_ms < next_ms:
+                next_ms = later[0].down_ms
+            if at_ms < exposed_ms < next_ms:
+                next_ms = exposed_ms
             total_ms += max(0, next_ms - at_ms) * DAMAGED ** (damage - present)
             at_ms = max(at_ms, next_ms)
-            ends_ms = {broker: end_ms for broker, end_ms in ends_ms.items() if end_ms > next_ms}
+            for broker, end_ms in list(ends_ms.items()):
+                if end_ms <= next_ms:
+                    del ends_ms[broker]
+                    absent &= ~(1 << broker)
             while later and later[0].down_ms <= next_ms:
                 outage = later.pop(0)
                 ends_ms[outage.broker] = max(outage.up_ms, ends_ms.get(outage.broker, 0), next_ms + 1)
-            damage = self._damage(ends_ms.keys()) + (self._exposed_until_ms > at_ms)
+                absent |= 1 << outage.broker
+            damage = self._transitions.damage(absent) + (1 if exposed_ms > at_ms else 0)
         return total_ms
 
-    def _damage(self, absent: Set[NodeId]) -> int:
-        """The number of replicas that are absent of the most damaged partition."""
-        return max(len(replicas.intersection(absent)) for replicas in self._replicas)
-
-    def _failure_after_ms(self) -> float | None:
-        """The time from the last change to the next failure; None if there is none within `_until_ms`."""
+    def _failure_after_ms(self) -> float:
+        """The time from the last change to the next failure; -1 if there is none within `_until_ms`."""
         if self._rate <= 0.0:
-            return None
+            return -1.0
         if not self._forced:
-            after_ms = self._random.expovariate(self._rate)
-            return after_ms if after_ms < self._until_ms else None
+            after_ms: float = self._random.expovariate(self._rate)
+            return after_ms if after_ms < self._until_ms else -1.0
         if self._random.random() >= self._forced:
-            return None
-        share = self._random.random() * -math.expm1(-self._rate * self._until_ms)
+            return -1.0
+        share: float = self._random.random() * -math.expm1(-self._rate * self._until_ms)
         return -math.log1p(-share) / self._rate
 
     def _log_ratio_without(self, after_ms: float) -> float:
         """The logarithm of the likelihood ratio of no failure within `after_ms` of the last change."""
         if not self._forced:
             return 0.0
-        share = math.expm1(-self._rate * after_ms) / math.expm1(-self._rate * self._until_ms)
+        share: float = math.expm1(-self._rate * after_ms) / math.expm1(-self._rate * self._until_ms)
         return -self._rate * after_ms - math.log1p(-self._forced * share)
 
-    def _failure(self, alive: list[Transition], at_ms: int) -> _Change:
+    def _failure(self, at_ms: int) -> _Change:
         """The failure at that time: of which brokers, how, and for how long."""
         log_ratio = math.log(-math.expm1(-self._rate * self._until_ms) / self._forced) if self._forced else 0.0
-        chances = self._chances(alive) if self._biased else [found.rate / self._rate for found in alive]
-        (index,) = self._random.choices(range(len(alive)), chances)
-        found = alive[index]
-        log_ratio += math.log(found.rate / self._rate / chances[index])
-        outages, strike_log_ratio = self._strike(found, at_ms)
-        begun = tuple(outage for outage in outages if outage.down_ms <= at_ms)
-        later = tuple(outage for outage in outages if outage.down_ms > at_ms)
-        return _Change(at_ms, log_ratio + strike_log_ratio, outages=begun, later=later)
+        found = self._transitions.selection(self._down, self._absent if self._biased else -1)
+        last = len(found.alive) - 1
+        index = bisect(found.cumulative, self._random.random() * found.cumulative[last], 0, last)
+        outages, strike_log_ratio = self._strike(found, index, at_ms)
+        log_ratio = log_ratio + found.log_ratios[index] + strike_log_ratio
+        if outages and outages[-1].down_ms > at_ms:
+            begun = [outage for outage in outages if outage.down_ms <= at_ms]
+            return _Change(at_ms, log_ratio, NO_BROKER, begun, [each for each in outages if each.down_ms > at_ms])
+        return _Change(at_ms, log_ratio, NO_BROKER, outages)
 
-    def _strike(self, found: Transition, at_ms: int) -> tuple[list[Outage], float]:
+    def _strike(self, selection: Selection, index: int, at_ms: int) -> tuple[list[Outage], float]:
         """The outages of an event, and the logarithm of the likelihood ratio of their kinds and lengths."""
+        found = selection.alive[index]
         if found.source is None:
-            outages = [Outage(at_ms, at_ms, found.brokers[0], "unclean", "broker")]
-            down, together = self._repair, False
+            broker, down, together = found.brokers[0], self._repair, False
+            outages = [Outage(at_ms, at_ms, broker, "unclean", "broker")]
+            absent = self._absent | 1 << broker
         else:
             outages = list(found.source.strike(at_ms, self._draws_of(found.source.name)))
             down, together = found.source.down, found.source.together
-        ends_bias = self._ends_bias(self._ends_ms.keys() | {outage.broker for outage in outages})
+            absent = self._absent
+            for outage in outages:
+                absent |= 1 << outage.broker
+        ends_bias = self._transitions.is_all(self._transitions.damage(absent))
         number = min(1, len(outages)) if together else len(outages)
         long = LONG if self._biased and not ends_bias else 0.0
         lengths_ms, log_ratio = draw_lengths(down, number, long, self._random)
-        is_first = not self._ends_ms and not ends_bias
+        is_first = not self._absent and not ends_bias
         least = 0.0 if not self._biased else LOSING_FIRST if is_first else LOSING_NEXT
-        for index, outage in enumerate(outages):
-            kind, kind_log_ratio = draw_kind(found.kinds, least, self._random)
-            outages[index] = outage._replace(kind=kind, up_ms=outage.down_ms + lengths_ms[0 if together else index])
+        kinds = found.kinds_with(least)
+        for place, outage in enumerate(outages):
+            kind, kind_log_ratio = kinds.draw(self._random)
+            up_ms = outage.down_ms + lengths_ms[0 if together else place]
+            outages[place] = Outage(outage.down_ms, up_ms, outage.broker, kind, outage.cause, outage.holds)
             log_ratio += kind_log_ratio
         return outages, log_ratio
 
@@ -327,27 +346,6 @@ class BiasedTimeline:
         if source not in self._draws:
             self._draws[source] = Draws(f"biased/{source}/{self._cycle}", self._seed)
         return self._draws[source]
-
-    def _chances(self, alive: list[Transition]) -> list[float]:
-        """The probabilities of the transitions under the bias; they add up to 1."""
-        absent, most = self._ends_ms.keys(), self._damage(self._ends_ms.keys())
-        damaged = [each.difference(absent) for each in self._replicas if len(each.intersection(absent)) == most]
-        ended = [max(len(left.intersection(found.brokers)) for left in damaged) for found in alive]
-        most_ended: dict[str, int] = {}
-        per_group: dict[str, float] = {}
-        for found, number in zip(alive, ended, strict=True):
-            most_ended[found.group] = max(number, most_ended.get(found.group, 0))
-        aimed = [
-            (found, found.rate if number and number == most_ended[found.group] else 0.0)
-            for found, number in zip(alive, ended, strict=True)
-        ]
-        for found, rate in aimed:
-            per_group[found.group] = per_group.get(found.group, 0.0) + rate
-        groups = sum(rate > 0.0 for rate in per_group.values())
-        if not groups:
-            return [found.rate / self._rate for found in alive]
-        balanced = ((found, rate / per_group[found.group] / groups if rate else 0.0) for found, rate in aimed)
-        return [(found.rate / self._rate + share) / 2.0 for found, share in balanced]
 
 
 def draw_lengths(down: Distribution, number: int, long: float, random: Random) -> tuple[list[int], float]:
@@ -358,16 +356,6 @@ def draw_lengths(down: Distribution, number: int, long: float, random: Random) -
         lengths_ms[random.randrange(number)] = length_biased_ms(down, random)
     mean = sum(lengths_ms) / number / down.mean_ms if number else 1.0
     return lengths_ms, -math.log(1.0 - long + long * mean)
-
-
-def draw_kind(kinds: Mapping[AnyKind, float], least: float, random: Random) -> tuple[AnyKind, float]:
-    """A kind of failure and its log likelihood ratio: those that lose data have probability `least` or more."""
-    losing = sum(chance for kind, chance in kinds.items() if kind in LOSING)
-    factors = dict.fromkeys(kinds, 1.0)
-    if 0.0 < losing < least:
-        factors = {kind: least / losing if kind in LOSING else (1.0 - least) / (1.0 - losing) for kind in kinds}
-    (kind,) = random.choices(list(kinds), [chance * factors[kind] for kind, chance in kinds.items()])
-    return kind, -math.log(factors[kind])
 
 
 def length_biased_ms(distribution: Distribution, random: Random) -> int:

@@ -157,9 +157,11 @@ class DrawnTimeline:
         return False
 
     def _upcoming_ms(self) -> int | None:
-        own = (queue[0][0] for queue in (self._heap, self._impaired) if queue)
-        shared = () if self._next_shared is None else (self._next_shared.down_ms,)
-        return min((*own, *shared), default=None)
+        found = self._heap[0][0] if self._heap else None
+        if self._impaired and (found is None or self._impaired[0][0] < found):
+            found = self._impaired[0][0]
+        shared = self._next_shared
+        return shared.down_ms if shared is not None and (found is None or shared.down_ms < found) else found
 
     def _advance(self) -> Event | None:
         """The next event; None if it has no effect."""

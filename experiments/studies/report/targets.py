@@ -106,7 +106,8 @@ def growth_sentence(chosen: Setting) -> str:
     tightest = sorted(least.values(), key=lambda each: each.factor)[:CAUSES_AT_MOST]
     parts = [f"{_failures(each.cause)} {_factor(each)}" for each in tightest]
     causes = listed(parts, "or")
-    return f"{chosen.name} is still shown to meet them if one cause alone comes more often than assumed: {causes}."
+    targets = "it" if len(chosen.estimates.targets) == 1 else "them"
+    return f"{chosen.name} is still shown to meet {targets} if one cause alone comes more often than assumed: {causes}."
 
 
 def _factor(found: Growth) -> str:

@@ -1,5 +1,7 @@
-"""How often the 95 % intervals of importance sampling and of multi-fidelity estimation hold a loss rate that is known
-by hand, for each failure model. The latter has plain trials, too, in a cell of frequent failures.
+"""How often the 95 % intervals of each estimator hold a loss rate that is known: by the Markov chain in a cell of
+frequent failures, which all estimators can measure, and by hand for each failure model, where losses are too rare for
+plain trials and for splitting. Multi-fidelity estimation has plain trials in the former, importance sampling in the
+latter.
 
 A *study* of a cell is `TRIALS` trials with their interval; other seeds give other studies. Intervals are right if 95 %
 of many studies hold the value, up to chance: of 200 studies 180 or more do in 999 of 1,000 cases. An estimator that
@@ -35,8 +37,10 @@ from experiments.studies.design.loader import study_from
 from experiments.studies.design.model import YEAR_MS, CellParameters
 from experiments.studies.design.placement import rack_sizes
 from experiments.studies.estimation.controlled import Controls
+from experiments.studies.estimation.moments import Estimate
 from experiments.studies.estimation.stopping import LeadingTrials
 from experiments.studies.failures.sources import kinds_of
+from experiments.studies.theory.answers import answer
 from experiments.studies.theory.validation import mapping
 from experiments.studies.trace.kinds import CONTROLLED, TrialResult
 from experiments.studies.trace.metrics import measure
@@ -55,22 +59,25 @@ class _Cells:
     catch_up: dict[str, object]
     models: dict[str, dict[str, object]]
     frequent: dict[str, object]
-    frequent_duration: str
+    frequent_duration: dict[str, str]
 
 
 _CELLS = declared(_Cells, __file__, "coverage.yaml")
 MODELS = _CELLS.models
+ESTIMATORS = tuple(_CELLS.frequent_duration)
+_FOR_RARE_LOSSES = ("importance", "multifidelity")
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """A cell: its failure model in words, the loss rate by hand per partition-year, the mean of the studies' estimates,
-    and how many of the `studies` hold the value by hand in their interval."""
+    """A cell: its failure model in words, the loss rate per partition-year that is known, the means of the studies'
+    estimates and of their half-widths, and how many of the `studies` hold the known value in their interval."""
 
     model: str
     catch_up: bool
-    by_hand: float
+    known: float
     mean: float
+    half_width: float
     covered: int
     studies: int
 
@@ -80,14 +87,14 @@ class Coverage:
         return float(binom.cdf(self.covered, self.studies, 0.95)) >= 0.001
 
 
-def cells(estimator: str = "importance") -> Iterator[tuple[str, bool, CellParameters]]:
-    """Every failure model, without and with catch-up; for `multifidelity` also the cell whose trials are plain."""
-    for name, fields in MODELS.items():
+def cells(estimator: str) -> Iterator[tuple[str, bool, CellParameters]]:
+    """The cell of frequent failures; for an estimator of rare losses also every failure model, without and with
+    catch-up."""
+    yield "frequent failures", False, _cell(_CELLS.frequent, estimator, _CELLS.frequent_duration[estimator])
+    for name, fields in MODELS.items() if estimator in _FOR_RARE_LOSSES else ():
         for catch_up in (False, True):
             added = fields | ({"catch_up": _CELLS.catch_up} if catch_up else {})
             yield name, catch_up, _cell(added, estimator, "1d")
-    if estimator == "multifidelity":
-        yield "frequent failures, plain trials", False, _cell(_CELLS.frequent, estimator, _CELLS.frequent_duration)
 
 
 def _cell(added: dict[str, object], estimator: str, duration: str) -> CellParameters:
@@ -97,24 +104,33 @@ def _cell(added: dict[str, object], estimator: str, duration: str) -> CellParame
 
 
 def coverage(studies: int, jobs: int | None, estimator: str = "importance") -> Iterator[Coverage]:
-    """The coverage of every failure model in so many studies each, run in `jobs` processes (:func:`mapping`).
-    `estimator`: `importance` or `multifidelity`."""
+    """The coverage of every cell in so many studies each, run in `jobs` processes (:func:`mapping`). `estimator`: one
+    of `ESTIMATORS`."""
     with mapping(jobs) as run:
         for name, catch_up, params in cells(estimator):
-            by_hand = loss_rate(params)
-            assert by_hand is not None
+            known = known_rate(params)
             found = list(run(_study, [params] * studies, range(studies)))
-            covered = sum(low <= by_hand <= high for _, low, high in found)
-            mean = sum(estimate for estimate, *_ in found) / studies
-            yield Coverage(name, catch_up, by_hand, mean, covered, studies)
+            covered = sum(each.ci_low <= known <= each.ci_high for each in found)
+            mean, half_width = (
+                sum(each) / studies for each in zip(*((e.estimate, e.half_width) for e in found), strict=True)
+            )
+            yield Coverage(name, catch_up, known, mean, half_width, covered, studies)
 
 
-def _study(params: CellParameters, number: int) -> tuple[float, float, float]:
-    """The loss rate that one study estimates, and its limits."""
+def known_rate(params: CellParameters) -> float:
+    """The loss rate by the Markov chain, otherwise by hand."""
+    markov = answer(params)
+    known = loss_rate(params) if markov is None else markov["loss_rate"]
+    assert known is not None
+    return known
+
+
+def _study(params: CellParameters, number: int) -> Estimate:
+    """The loss rate that one study estimates."""
     run = TRIALS_BY_ESTIMATOR[choose(params).estimator]
     found = [run(params, trial_seed(number, trial, params)) for trial in range(TRIALS)]
     estimate, _ = losses_of(params, found).estimate("loss_rate", TRIALS)
-    return estimate.estimate, estimate.ci_low, estimate.ci_high
+    return estimate
 
 
 def losses_of(params: CellParameters, found: Sequence[TrialResult]) -> LeadingTrials:

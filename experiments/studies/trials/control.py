@@ -8,7 +8,7 @@ of a registration, the time-outs of recoveries, slow brokers, reassignments, and
 
 A control is not used for an answer by itself. It is the *control variate* of its trial (`estimation/controlled.py`),
 and that estimate is unbiased whatever the control leaves out: a control of a trial's seed and the controls of other
-seeds have the same distribution, since :func:`run_control` is a function of parameters and seed and never sees the
+seeds have the same distribution, since `ControlModel.run` is a function of parameters and seed and never sees the
 trial.
 
 The logs. What is acknowledged is a number that rises with each acknowledged write: after each change, and before each
@@ -32,8 +32,17 @@ from experiments.studies.design.model import YEAR_MS, CellParameters
 from experiments.studies.design.placement import assignments
 from experiments.studies.failures.absences import Absences
 from experiments.studies.failures.biased import BiasedTimeline
-from experiments.studies.failures.timeline import DrawnTimeline, Event, warm_up_ms
-from experiments.studies.trials.decisions import Decisions, View
+from experiments.studies.failures.timeline import DrawnTimeline, Event, Timeline, warm_up_ms
+from experiments.studies.failures.transitions import Transitions
+from experiments.studies.trials.decisions import (
+    FENCE,
+    REGISTER_CLEAN,
+    REGISTER_UNCLEAN,
+    SHUT_DOWN,
+    UNFENCE,
+    Decisions,
+    View,
+)
 from experiments.studies.trials.importance import LEAST_CYCLES
 from protocol.ids import NO_LEADER, NodeId, TimeMs
 
@@ -41,6 +50,10 @@ _LOSS, _OFFLINE, _REFUSES, _UNWRITABLE, _UNCLEAN = range(5)
 _SOURCES = (_LOSS, _LOSS, _LOSS, _OFFLINE, _REFUSES, _UNWRITABLE, _UNCLEAN)
 """By `CONTROLLED`."""
 _EXPIRE, _BOOT, _CAUGHT_UP = range(3)
+_BEFORE_UNFENCE = (REGISTER_CLEAN, REGISTER_UNCLEAN)
+"""Events that are followed by another one of the broker at once: where they change nothing, nothing is settled yet."""
+_MOST_APPENDED = 8
+"""Acknowledged numbers that are remembered before those that are on the disk by now are left out."""
 
 
 class ControlMeasures(NamedTuple):
@@ -52,54 +65,89 @@ class ControlMeasures(NamedTuple):
     steps: int
 
 
+class ControlModel:
+    """What all controls of a cell share: placement, and decisions and probabilities as far as they are known."""
+
+    __slots__ = ("decisions", "params", "placement", "transitions")
+
+    def __init__(self, params: CellParameters) -> None:
+        self.params, self.placement = params, assignments(params)
+        self.decisions, self.transitions = Decisions(params), Transitions(params, self.placement)
+
+    def run(self, seed: int, in_cycles: bool) -> ControlMeasures:
+        """Runs the control of the trial of that seed, in importance sampling (`in_cycles`) or plain; a pure function of
+        the cell's parameters and the arguments."""
+        control = _Control(self, seed, in_cycles)
+        control.run()
+        return control.measures()
+
+
 @lru_cache(maxsize=64)
-def decisions_of(params: CellParameters) -> Decisions:
-    """The decisions of the cell, shared by all its controls in this process."""
-    return Decisions(params)
-
-
-def run_control(params: CellParameters, seed: int, in_cycles: bool) -> ControlMeasures:
-    """Runs the control of the trial of that seed, in importance sampling (`in_cycles`) or plain; a pure function of its
-    arguments."""
-    control = Control(params, seed, in_cycles)
-    control.run()
-    return control.measures()
+def control_model(params: CellParameters) -> ControlModel:
+    """The model of the cell, shared by all its controls in this process."""
+    return ControlModel(params)
 
 
 class _Partition:
-    """`brokers`: of its replicas, `logs`: up to where each has all that was acknowledged, `flushed`: and has it on the
-    disk; `appended`: (time, number) of what is not. `since_ms`: since when a write would wait; -1: it would not."""
+    """`places`: of the brokers of its replicas. `running`, `behind`: sets of the replicas (bit p for place p) whose
+    brokers run or have to catch up. `logs`: up to where each has all that was acknowledged, `flushed`: and has it on
+    the disk; `appended`: (time, number) of what is not. `since_ms`: since when a write would wait; -1: it would not."""
 
-    __slots__ = ("acked", "appended", "brokers", "flushed", "logs", "places", "since_ms", "view")
+    __slots__ = ("acked", "appended", "behind", "flushed", "logs", "places", "running", "since_ms", "view")
 
     def __init__(self, brokers: tuple[NodeId, ...], view: View) -> None:
-        self.brokers, self.view = brokers, view
+        self.view = view
         self.places = {broker: place for place, broker in enumerate(brokers)}
+        self.running, self.behind = (1 << len(brokers)) - 1, 0
         self.since_ms = -1
         self.forget()
 
     def forget(self) -> None:
         """All replicas have all that was acknowledged, and nothing is on the disk."""
-        count = len(self.brokers)
+        count = len(self.places)
         self.acked = 1
         self.logs, self.flushed = [1] * count, [0] * count
         self.appended: list[tuple[TimeMs, int]] = []
 
+    def durable(self, oldest_ms: float) -> int:
+        """The last number that was appended by then."""
+        found = 0
+        for at_ms, number in self.appended:
+            if at_ms <= oldest_ms and number > found:
+                found = number
+        return found
 
-class Control:
+    def cut(self, log: int) -> None:
+        """What replicas have beyond the leader's log is not acknowledged any more."""
+        self.acked = log
+        self.logs = [min(log, each) for each in self.logs]
+        self.flushed = [min(log, each) for each in self.flushed]
+        self.appended = [each for each in self.appended if each[1] <= log]
+
+
+class _Control:
     """State and callbacks of one control."""
 
-    def __init__(self, params: CellParameters, seed: int, in_cycles: bool) -> None:
-        placement = assignments(params)
-        self._params, self._decisions = params, decisions_of(params)
-        self._cycles = BiasedTimeline(params, seed, placement) if in_cycles else None
+    def __init__(self, model: ControlModel, seed: int, in_cycles: bool) -> None:
+        params = model.params
+        self._decisions = model.decisions
+        self._duration_ms, self._delivery_ms = params.duration_ms, params.delivery_timeout_ms
+        self._restart_ms, self._exposed_ms = params.restart_time_ms, params.exposed_ms
+        self._is_written_back = math.isfinite(self._exposed_ms)
+        self._cycles: BiasedTimeline | None = None
         begins_ms = 0 if in_cycles else -warm_up_ms(params)
-        self._timeline = self._cycles or DrawnTimeline(params, seed, begins_ms)
-        self._partitions = [_Partition(brokers, self._decisions.whole) for brokers in placement]
+        self._timeline: Timeline
+        if in_cycles:
+            self._timeline = self._cycles = BiasedTimeline(params, seed, model.placement, True, model.transitions)
+        else:
+            self._timeline = DrawnTimeline(params, seed, begins_ms)
+        self._partitions = [_Partition(brokers, model.decisions.whole) for brokers in model.placement]
         self._on = [[each for each in self._partitions if broker in each.places] for broker in range(params.brokers)]
         heartbeat_ms = params.heartbeat_interval_ms or 0
         self._session_ms = 0 if params.detection_ms is None else params.detection_ms - heartbeat_ms // 2
         self._running = [True] * params.brokers
+        self._stopped = 0
+        """How many brokers do not run."""
         self._behind = [False] * params.brokers
         self._unclean = [False] * params.brokers
         self._sessions = [False] * params.brokers
@@ -115,7 +163,7 @@ class Control:
         values = [
             value if source in (_LOSS, _UNCLEAN) else value / YEAR_MS for source, value in enumerate(self._values)
         ]
-        return ControlMeasures(self._exposure / YEAR_MS, tuple(values[source] for source in _SOURCES), self._steps)
+        return ControlMeasures(self._exposure / YEAR_MS, tuple([values[source] for source in _SOURCES]), self._steps)
 
     def run(self) -> None:
         """Runs the control to its end."""
@@ -125,7 +173,7 @@ class Control:
             self._run_cycles(self._cycles)
 
     def _run_plain(self) -> None:
-        end_ms = self._params.duration_ms
+        end_ms = self._duration_ms
         event = self._timeline.next_event()
         while event is not None and event.time_ms < end_ms:
             self._run_due(event.time_ms)
@@ -136,7 +184,7 @@ class Control:
         self._pass_until(end_ms)
 
     def _run_cycles(self, timeline: BiasedTimeline) -> None:
-        end_ms, completed = self._params.duration_ms, 0
+        end_ms, completed = self._duration_ms, 0
         while True:
             event = timeline.next_event()
             if event is None or (event.time_ms >= end_ms and completed >= LEAST_CYCLES):
@@ -146,9 +194,12 @@ class Control:
             self._weight = 1.0
             self._pass_until(event.time_ms)
             while True:
-                self._weigh(event.time_ms)
+                self._weight = math.exp(timeline.log_weight(event.time_ms))
                 self._pass_until(event.time_ms)
                 self._handle(event)
+                timeline.carry_out()
+                if self._is_restored(timeline):
+                    break
                 event = timeline.next_event()
                 if self._runs_into_regeneration(timeline, event):
                     break
@@ -163,18 +214,18 @@ class Control:
     def _runs_into_regeneration(self, timeline: BiasedTimeline, event: Event | None) -> bool:
         """Does what is due before the next event; returns whether the cycle ends before it."""
         while True:
-            if not self._due and timeline.all_up and self._is_whole():
+            if self._is_restored(timeline):
                 return True
             if not self._due or (event is not None and self._due[0][0] >= event.time_ms):
                 return False
-            self._weigh(self._due[0][0])
+            self._weight = math.exp(timeline.log_weight(self._due[0][0]))
             self._run_next()
 
-    def _weigh(self, at_ms: TimeMs) -> None:
-        self._weight = math.exp(self._timeline.log_weight(at_ms))
-
-    def _is_whole(self) -> bool:
-        return all(self._running) and all(each.view.is_whole for each in self._partitions)
+    def _is_restored(self, timeline: BiasedTimeline) -> bool:
+        """Whether the cycle ends here."""
+        if self._due or self._stopped or not timeline.all_up:
+            return False
+        return all(partition.view.is_whole for partition in self._partitions)
 
     def _run_due(self, until_ms: TimeMs) -> None:
         while self._due and self._due[0][0] < until_ms:
@@ -190,7 +241,7 @@ class Control:
             if kind == _BOOT:
                 self._boot(broker)
             else:
-                self._behind[broker] = False
+                self._set_behind(broker, False)
                 self._settle_all(broker)
 
     def _schedule(self, at_ms: TimeMs, kind: int, broker: NodeId) -> None:
@@ -198,19 +249,21 @@ class Control:
 
     def _pass_until(self, at_ms: TimeMs) -> None:
         """Time passes, with the weight of its end, as far as it is measured."""
-        since_ms, self._now_ms = max(0, self._now_ms), at_ms
+        since_ms = self._now_ms if self._now_ms > 0 else 0
+        self._now_ms = at_ms
         if at_ms <= since_ms:
             return
         weight, values = self._weight, self._values
         length = weight * (at_ms - since_ms)
         self._exposure += length * len(self._partitions)
         for partition in self._partitions:
-            if partition.view.refuses:
+            view = partition.view
+            if view.refuses:
                 values[_REFUSES] += length
-                if partition.view.leader == NO_LEADER:
+                if view.leader == NO_LEADER:
                     values[_OFFLINE] += length
             if partition.since_ms >= 0:
-                expired_ms = max(since_ms, partition.since_ms + self._params.delivery_timeout_ms)
+                expired_ms = max(since_ms, partition.since_ms + self._delivery_ms)
                 values[_UNWRITABLE] += weight * max(0, at_ms - expired_ms)
 
     def _count(self, what: int) -> None:
@@ -219,35 +272,50 @@ class Control:
 
     def _handle(self, event: Event) -> None:
         self._steps += 1
-        broker = event.broker
-        if event.kind == "start":
+        broker, kind = event.broker, event.kind
+        if kind == "start":
             self._incarnations[broker] += 1
-            if self._params.restart_time_ms:
-                self._schedule(self._now_ms + self._params.restart_time_ms, _BOOT, broker)
+            if self._restart_ms:
+                self._schedule(self._now_ms + self._restart_ms, _BOOT, broker)
             else:
                 self._boot(broker)
-        elif event.kind in ("clean", "unclean", "lossy", "disk"):
-            self._fail(broker, event.kind)
+        elif kind in ("clean", "unclean", "lossy", "disk"):
+            self._fail(broker, kind)
 
     def _fail(self, broker: NodeId, kind: str) -> None:
         self._incarnations[broker] += 1
         self._absences.fail(broker, self._now_ms, kind == "disk")
+        was_running = self._running[broker]
         for partition in self._on[broker]:
-            if self._running[broker]:
+            if was_running:
                 self._write(partition)
             self._lose(partition, partition.places[broker], kind)
-        if not self._running[broker]:
+        if not was_running:
             self._unclean[broker] = self._unclean[broker] or kind == "disk"
             return
-        self._running[broker], self._unclean[broker] = False, kind != "clean"
+        self._set_running(broker, False)
+        self._unclean[broker] = kind != "clean"
         if kind == "clean":
-            self._tell_all(broker, "shut down")
+            self._tell_all(broker, SHUT_DOWN)
         elif self._session_ms:
             self._sessions[broker] = True
             self._schedule(self._now_ms + self._session_ms, _EXPIRE, broker)
             self._settle_all(broker)
         else:
-            self._tell_all(broker, "fence")
+            self._tell_all(broker, FENCE)
+
+    def _set_running(self, broker: NodeId, running: bool) -> None:
+        self._stopped += self._running[broker] - running
+        self._running[broker] = running
+        for partition in self._on[broker]:
+            bit = 1 << partition.places[broker]
+            partition.running = partition.running | bit if running else partition.running & ~bit
+
+    def _set_behind(self, broker: NodeId, behind: bool) -> None:
+        if self._behind[broker] != behind:
+            self._behind[broker] = behind
+            for partition in self._on[broker]:
+                partition.behind ^= 1 << partition.places[broker]
 
     def _lose(self, partition: _Partition, place: int, kind: str) -> None:
         """What a failure does to the log of a replica."""
@@ -257,21 +325,20 @@ class Control:
         elif kind == "disk":
             logs[place] = flushed[place] = 0
         elif kind == "lossy":
-            oldest_ms = self._now_ms - self._params.exposed_ms
-            durable = max((number for at_ms, number in partition.appended if at_ms <= oldest_ms), default=0)
+            durable = partition.durable(self._now_ms - self._exposed_ms) if self._is_written_back else 0
             logs[place] = min(logs[place], max(flushed[place], durable))
 
     def _expire(self, broker: NodeId) -> None:
         """The session of a former incarnation is over; if the broker is back it registers now."""
         self._sessions[broker] = False
-        self._tell_all(broker, "fence")
+        self._tell_all(broker, FENCE)
         if self._running[broker]:
             self._join(broker)
 
     def _boot(self, broker: NodeId) -> None:
-        self._running[broker] = True
+        self._set_running(broker, True)
         behind_ms = self._absences.start(broker, self._now_ms)
-        self._behind[broker] = behind_ms > self._now_ms
+        self._set_behind(broker, behind_ms > self._now_ms)
         if self._behind[broker]:
             self._schedule(behind_ms, _CAUGHT_UP, broker)
         if not self._sessions[broker]:
@@ -279,12 +346,15 @@ class Control:
 
     def _join(self, broker: NodeId) -> None:
         """The broker registers and is unfenced."""
-        self._tell_all(broker, "register unclean" if self._unclean[broker] else "register clean")
-        self._tell_all(broker, "unfence")
+        self._tell_all(broker, REGISTER_UNCLEAN if self._unclean[broker] else REGISTER_CLEAN)
+        self._tell_all(broker, UNFENCE)
 
-    def _tell_all(self, broker: NodeId, event: str) -> None:
+    def _tell_all(self, broker: NodeId, event: int) -> None:
         for partition in self._on[broker]:
-            self._change(partition, self._decisions.after(partition.view, event, partition.places[broker]))
+            view = self._decisions.after(partition.view, event, partition.places[broker])
+            if view is partition.view and event in _BEFORE_UNFENCE:
+                continue
+            self._change(partition, view)
             self._settle(partition)
 
     def _settle_all(self, broker: NodeId) -> None:
@@ -297,57 +367,55 @@ class Control:
         if view.recovering and not before.recovering:
             self._count(_UNCLEAN)
         leader = view.leader
-        if leader not in (NO_LEADER, before.leader) and self._running[partition.brokers[leader]]:
+        if leader != NO_LEADER and leader != before.leader and partition.running >> leader & 1:
             log = partition.logs[leader]
             if log < partition.acked:
                 self._count(_LOSS)
                 if self._cycles is not None:
                     self._cycles.end_bias()
-                partition.acked = log
-                partition.logs = [min(log, each) for each in partition.logs]
-                partition.flushed = [min(log, each) for each in partition.flushed]
-                partition.appended = [each for each in partition.appended if each[1] <= log]
+                partition.cut(log)
 
     def _settle(self, partition: _Partition) -> None:
         """Recovers what can be recovered, lets replicas that have caught up join the ISR, and writes."""
-        view, running, brokers = partition.view, self._running, partition.brokers
-        if view.asked and all(running[brokers[place]] for place in view.asked):
-            self._change(partition, self._decisions.recovered(view, view.rank(partition.logs)))
+        view, running = partition.view, partition.running
+        if view.asked and not view.asked & ~running:
+            self._change(partition, self._decisions.recovered(view, partition.logs))
             view = partition.view
-        if view.leader != NO_LEADER and running[brokers[view.leader]]:
-            joins = [
-                place
-                for place, broker in enumerate(brokers)
-                if place in view.isr or (view.active[place] and running[broker] and not self._behind[broker])
-            ]
-            if len(joins) > len(view.isr) or view.recovering:
-                for place in joins:
-                    partition.logs[place] = partition.logs[view.leader]
-                self._change(partition, self._decisions.with_isr(view, tuple(joins)))
+        leader = view.leader
+        if leader != NO_LEADER and running >> leader & 1:
+            joins = view.isr | (view.active & running & ~partition.behind)
+            if joins != view.isr or view.recovering:
+                for place in range(len(partition.logs)):
+                    if joins >> place & 1:
+                        partition.logs[place] = partition.logs[leader]
+                self._change(partition, self._decisions.with_isr(view, joins))
         self._write(partition)
-        if view.leader != NO_LEADER and self._behind[brokers[view.leader]]:
-            self._end_catch_up(brokers[view.leader])
+        if leader != NO_LEADER and partition.behind >> leader & 1:
+            self._end_catch_up(partition, leader)
 
-    def _end_catch_up(self, broker: NodeId) -> None:
+    def _end_catch_up(self, partition: _Partition, leader: int) -> None:
         """A broker that leads all its partitions has no leader to catch up with (`degraded.py`)."""
+        (broker,) = [broker for broker, place in partition.places.items() if place == leader]
         if all(each.view.leader == each.places[broker] for each in self._on[broker]):
-            self._behind[broker] = False
+            self._set_behind(broker, False)
             self._absences.end(broker, self._now_ms)
 
     def _write(self, partition: _Partition) -> None:
         """Has a record acknowledged, if the partition can be written."""
-        view, running, brokers = partition.view, self._running, partition.brokers
-        if view.refuses or not all(running[brokers[place]] for place in view.isr):
+        view = partition.view
+        if view.refuses or view.isr & ~partition.running:
             if partition.since_ms < 0:
                 partition.since_ms = max(0, self._now_ms)
             return
         partition.since_ms = -1
         partition.acked += 1
-        for place in view.isr:
-            partition.logs[place] = partition.acked
-        if len(partition.appended) >= 8 and math.isfinite(self._params.exposed_ms):
-            oldest_ms = self._now_ms - self._params.exposed_ms
-            durable = max((each for each in partition.appended if each[0] <= oldest_ms), default=(0, 0))
-            partition.appended = [durable, *(each for each in partition.appended if each[0] > oldest_ms)]
-        if math.isfinite(self._params.exposed_ms):
-            partition.appended.append((self._now_ms, partition.acked))
+        acked, logs = partition.acked, partition.logs
+        for place in range(len(logs)):
+            if view.isr >> place & 1:
+                logs[place] = acked
+        if self._is_written_back:
+            if len(partition.appended) >= _MOST_APPENDED:
+                oldest_ms = self._now_ms - self._exposed_ms
+                durable = max((each for each in partition.appended if each[0] <= oldest_ms), default=(0, 0))
+                partition.appended = [durable, *[each for each in partition.appended if each[0] > oldest_ms]]
+            partition.appended.append((self._now_ms, acked))

@@ -15,6 +15,7 @@ from random import Random
 
 from experiments.studies.design.model import CellParameters
 from experiments.studies.design.placement import TOPIC
+from experiments.studies.failures.transitions import set_of
 from experiments.studies.trials.setting import cluster_spec
 from protocol.config import MIN_INSYNC_REPLICAS
 from protocol.controller import alter_partition, brokers
@@ -45,48 +46,61 @@ def _register(state: ControllerState, broker: BrokerId, previous_epoch: int) -> 
     return brokers.register(state, broker, "next", previous_epoch, None)
 
 
-EVENTS: dict[str, _Event] = {
-    "shut down": _shut_down,
-    "fence": lambda state, broker: brokers.fence(state, broker, _epoch(state, broker)),
-    "register clean": lambda state, broker: _register(state, broker, _epoch(state, broker)),
-    "register unclean": lambda state, broker: _register(state, broker, NO_EPOCH),
-    "unfence": lambda state, broker: brokers.unfence(state, broker, _epoch(state, broker)),
-}
-"""What the controller records when something happens to a broker."""
+def _elected(state: ControllerState, winner: int) -> list[MetadataRecord]:
+    record = state.change(_KEY, Election.ONLINE, designated_leader=winner)
+    return [] if record is None else [record]
+
+
+SHUT_DOWN, FENCE, REGISTER_CLEAN, REGISTER_UNCLEAN, UNFENCE = range(5)
+_EVENTS: tuple[_Event, ...] = (
+    _shut_down,
+    lambda state, broker: brokers.fence(state, broker, _epoch(state, broker)),
+    lambda state, broker: _register(state, broker, _epoch(state, broker)),
+    lambda state, broker: _register(state, broker, NO_EPOCH),
+    lambda state, broker: brokers.unfence(state, broker, _epoch(state, broker)),
+)
+"""What the controller records when something happens to a broker, by the constants above."""
 
 
 class View:
-    """`state`, `active`: of each replica, by its place in the assignment. The others follow: `leader` (-1: none), `isr`
-    as a set, `in_sync`: its size, 0 without a leader; `refuses`: it is below min ISR; `is_whole`: all replicas are in
-    the ISR and nothing is remembered; `asked`: the replicas that a recovery queries, if one is called for, and `rank`:
-    elects one of them by the ends of their logs. `next`: the views that events lead to, as far as they were asked
-    for."""
+    """`state`: as the controller has it. The others follow: `leader` (-1: none), `in_sync`: the size of the ISR, 0
+    without a leader; `refuses`: it is below min ISR; `is_whole`: all replicas are in the ISR and nothing is remembered.
+    Sets of replicas are integers, bit p for place p: `isr`, `active`, and `asked`: those that a recovery queries, 0 if
+    none is called for; `required` of them have to answer. The views that events lead to, as far as they were asked for:
+    `after` by event and replica, `with_isr` by ISR, `recovered` by the winner, `winners` by the order of the logs."""
 
     __slots__ = (
         "active",
+        "after",
         "asked",
         "in_sync",
         "is_whole",
         "isr",
         "leader",
-        "next",
-        "rank",
+        "recovered",
         "recovering",
         "refuses",
+        "required",
         "state",
+        "winners",
+        "with_isr",
     )
 
-    def __init__(self, state: PartitionState, active: tuple[bool, ...], min_isr: int) -> None:
-        self.state, self.active = state, active
-        self.leader, self.isr = state.leader, frozenset(state.isr)
+    def __init__(self, state: PartitionState, active: int, min_isr: int) -> None:
+        self.state = state
+        self.leader: int = state.leader
+        self.isr, self.active = set_of(state.isr), active
         self.in_sync = 0 if state.leader == NO_LEADER else len(state.isr)
         self.refuses = self.in_sync < min_isr
         self.recovering = state.leader_recovery_state is LeaderRecoveryState.RECOVERING
         is_plain = not state.elr and not state.last_known_elr and not self.recovering
-        self.is_whole = self.in_sync == len(active) and is_plain and all(active)
-        self.asked: tuple[int, ...] = ()
-        self.rank: Callable[[Sequence[int]], int] = lambda logs: NO_LEADER
-        self.next: dict[tuple[str, int | tuple[int, ...]], View] = {}
+        self.is_whole = self.in_sync == active.bit_count() == len(state.replicas) and is_plain
+        self.asked = 0
+        self.required: tuple[int, ...] = ()
+        self.after: list[View | None] = [None] * (len(_EVENTS) * len(state.replicas))
+        self.with_isr: dict[int, View] = {}
+        self.recovered: dict[int, View] = {}
+        self.winners: dict[tuple[int, ...], int] = {}
 
 
 class Decisions:
@@ -97,34 +111,36 @@ class Decisions:
         self._replicas = tuple(range(params.replication_factor))
         self._min_isr = params.min_insync_replicas
         self._bound = min(params.min_insync_replicas, params.replication_factor)
-        self._views: dict[tuple[PartitionState, tuple[bool, ...]], View] = {}
+        self._views: dict[tuple[PartitionState, int], View] = {}
         state = PartitionState(replicas=self._replicas, isr=self._replicas, leader=0)
-        self.whole = self._view(self._loaded(state, (True,) * len(self._replicas)))
+        self.whole = self._view(self._loaded(state, set_of(self._replicas)))
 
-    def after(self, view: View, event: str, replica: int) -> View:
-        """The view after an event (`EVENTS`) of the broker of a replica."""
-        found = view.next.get((event, replica))
+    def after(self, view: View, event: int, replica: int) -> View:
+        """The view after an event of the broker of a replica."""
+        place = event * len(self._replicas) + replica
+        found = view.after[place]
         if found is None:
-            found = view.next[event, replica] = self._decided(view, lambda state: EVENTS[event](state, replica))
+            found = view.after[place] = self._decided(view, lambda state: _EVENTS[event](state, replica))
         return found
 
-    def with_isr(self, view: View, isr: tuple[int, ...]) -> View:
+    def with_isr(self, view: View, isr: int) -> View:
         """The view after the leader has proposed this ISR, as one that has recovered."""
-        found = view.next.get(("isr", isr))
+        found = view.with_isr.get(isr)
         if found is None:
-            found = view.next["isr", isr] = self._decided(view, lambda state: self._proposed(state, isr))
+            members = tuple(place for place in self._replicas if isr >> place & 1)
+            found = view.with_isr[isr] = self._decided(view, lambda state: self._proposed(state, members))
         return found
 
-    def recovered(self, view: View, winner: int) -> View:
-        """The view after a recovery that `winner` has won."""
-
-        def elected(state: ControllerState) -> list[MetadataRecord]:
-            record = state.change(_KEY, Election.ONLINE, designated_leader=winner)
-            return [] if record is None else [record]
-
-        found = view.next.get(("recovered", winner))
+    def recovered(self, view: View, logs: Sequence[int]) -> View:
+        """The view after a recovery of replicas with these ends of their logs, of which the order alone counts."""
+        ranks = sorted(set(logs))
+        order = tuple([ranks.index(each) for each in logs])
+        winner = view.winners.get(order, -1)
+        if winner < 0:
+            winner = view.winners[order] = self._winner(view, order)
+        found = view.recovered.get(winner)
         if found is None:
-            found = view.next["recovered", winner] = self._decided(view, elected)
+            found = view.recovered[winner] = self._decided(view, lambda state: _elected(state, winner))
         return found
 
     def _decided(self, view: View, records: Callable[[ControllerState], Sequence[MetadataRecord]]) -> View:
@@ -133,14 +149,14 @@ class Decisions:
             controller.replay(record)
         return self._view(controller)
 
-    def _loaded(self, state: PartitionState, active: tuple[bool, ...]) -> ControllerState:
+    def _loaded(self, state: PartitionState, active: int) -> ControllerState:
         """A controller that knows the partition alone."""
         controller = ControllerState(self._config, Random(0))
-        for broker, is_active in enumerate(active):
+        for broker in self._replicas:
             offset = controller.image.next_offset
             controller.replay(
                 RegisterBrokerRecord.unchecked(
-                    broker_id=broker, broker_epoch=offset, incarnation_id="present", fenced=not is_active
+                    broker_id=broker, broker_epoch=offset, incarnation_id="present", fenced=not active >> broker & 1
                 )
             )
         controller.replay(TopicRecord.unchecked(name=TOPIC, topic_id=TOPIC_ID))
@@ -167,23 +183,23 @@ class Decisions:
         found = image.partition(_KEY)
         assert found is not None
         state = replace(found, leader_epoch=0, partition_epoch=0)
-        active = tuple(image.is_active(broker) for broker in self._replicas)
+        active = set_of([broker for broker in self._replicas if image.is_active(broker)])
         view = self._views.get((state, active))
         if view is None:
             view = self._views[state, active] = View(state, active, self._bound)
             query = strategy_query(image, _KEY, state)
             if query is not None:
-                view.asked = tuple(each.broker_id for each in query.replicas)
-                required = query.required if query.mode is RecoveryMode.BALANCED else ()
-                view.rank = lambda logs: self._winner(view.asked, required, logs)
+                view.asked = set_of([each.broker_id for each in query.replicas])
+                view.required = tuple(query.required) if query.mode is RecoveryMode.BALANCED else ()
         return view
 
-    def _winner(self, asked: tuple[int, ...], required: tuple[int, ...], logs: Sequence[int]) -> int:
+    def _winner(self, view: View, logs: Sequence[int]) -> int:
         """The replica that a recovery elects, where a longer log is one of a later leader, too."""
         answers = [
             ReplicaAnswer.unchecked(
-                broker_id=broker, broker_epoch=0, last_written_leader_epoch=logs[broker], log_end_offset=logs[broker]
+                broker_id=place, broker_epoch=0, last_written_leader_epoch=logs[place], log_end_offset=logs[place]
             )
-            for broker in asked
+            for place in self._replicas
+            if view.asked >> place & 1
         ]
-        return best(answers, self._replicas, required).leader
+        return best(answers, self._replicas, view.required).leader

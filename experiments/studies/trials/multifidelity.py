@@ -22,12 +22,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+import numpy as np
+
 from experiments.studies.design.estimator import choose
 from experiments.studies.design.model import CellParameters
+from experiments.studies.estimation.controlled import Controls, ControlSums, folded, total_of
 from experiments.studies.trace.kinds import CONTROLLED, ControlResult, TrialResult
-from experiments.studies.trace.metrics import measure
+from experiments.studies.trace.metrics import Measures, measure
 from experiments.studies.trials.batch import hashed_seed
-from experiments.studies.trials.control import run_control
+from experiments.studies.trials.control import ControlMeasures, control_model
 from experiments.studies.trials.importance import run_importance_trial
 from experiments.studies.trials.trial import run_trial
 
@@ -46,8 +49,9 @@ def run_multifidelity_trial(params: CellParameters, seed: int) -> TrialResult:
     found = _run(params, seed, in_cycles)
     if not runs:
         return found
-    own = run_control(params, seed, in_cycles)
-    others = [run_control(params, control_seed(seed, number), in_cycles) for number in range(runs)]
+    model = control_model(params)
+    own = model.run(seed, in_cycles)
+    others = [model.run(control_seed(seed, number), in_cycles) for number in range(runs)]
     means = tuple(sum(values) / runs for values in zip(*(each.values for each in others), strict=True))
     exposure_mean = sum(each.exposure for each in others) / runs
     return replace(found, controls=ControlResult(runs, own.exposure, exposure_mean, own.values, means))
@@ -66,35 +70,28 @@ def control_seed(seed: int, number: int) -> int:
 def further_controls(params: CellParameters) -> int:
     """R: the controls per trial besides its own, by the correlation of the losses or, where the pilot has none, by the
     highest one of another metric."""
-    in_cycles = choose(params).in_cycles
+    in_cycles, model = choose(params).in_cycles, control_model(params)
     seeds = [control_seed(-1, number) for number in range(PILOT)]
     trials = [_run(params, seed, in_cycles) for seed in seeds]
-    controls = [run_control(params, seed, in_cycles) for seed in seeds]
+    controls = [model.run(seed, in_cycles) for seed in seeds]
     steps = sum(each.steps for each in controls)
     step_events = CYCLE_STEP_EVENTS if in_cycles else STEP_EVENTS
     cost_ratio = sum(each.events for each in trials) / (step_events * max(1, steps))
-    measured = [measure(each.rows) for each in trials]
-    mine = {name: _residuals([(each.values[name], each.exposure) for each in measured]) for name in CONTROLLED}
-    its = {
-        name: _residuals([(each.values[index], each.exposure) for each in controls])
-        for index, name in enumerate(CONTROLLED)
-    }
-    found = {name: _correlation(mine[name], its[name]) for name in CONTROLLED}
-    best = found["losses"] if any(mine["losses"]) else max(found.values(), key=abs)
+    sums = _sums([measure(each.rows) for each in trials], controls)
+    found = {name: each.correlation or 0.0 for name, each in sums.items()}
+    best = found["losses"] if sums["losses"].value > 0.0 else max(found.values(), key=abs)
     return controls_per_trial(best, cost_ratio)
 
 
-def _residuals(pairs: Sequence[tuple[float, float]]) -> list[float]:
-    """x - r w of each trial, r the ratio of the sums."""
-    exposure = sum(w for _, w in pairs)
-    ratio = sum(x for x, _ in pairs) / exposure if exposure > 0.0 else 0.0
-    return [x - ratio * w for x, w in pairs]
-
-
-def _correlation(mine: Sequence[float], its: Sequence[float]) -> float:
-    """Of two lists with mean 0; 0 where one does not vary."""
-    scale = math.hypot(*mine) * math.hypot(*its)
-    return sum(one * other for one, other in zip(mine, its, strict=True)) / scale if scale > 0.0 else 0.0
+def _sums(trials: Sequence[Measures], controls: Sequence[ControlMeasures]) -> dict[str, ControlSums]:
+    """The sums of trials and their own controls, by `CONTROLLED`."""
+    none = np.zeros(len(trials))
+    exposures, lengths = [each.exposure for each in trials], [each.exposure for each in controls]
+    found = {}
+    for index, name in enumerate(CONTROLLED):
+        own = Controls(none, lengths, none, [each.values[index] for each in controls], none)
+        found[name] = total_of(folded([each.values[name] for each in trials], exposures, none, own))
+    return found
 
 
 def controls_per_trial(correlation: float, cost_ratio: float) -> int:

@@ -7,7 +7,8 @@ from typing import Any, cast
 import pytest
 
 from experiments.check.engine import CheckedEngine
-from experiments.play.session import DEFAULT, RefusedError, SimWorld
+from experiments.play.session import DEFAULT, SimWorld
+from experiments.play.world import RefusedError
 from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.runner import Runner, ScenarioResult
 from experiments.support.errors import InputError
@@ -182,3 +183,81 @@ def test_wrong_scenarios_and_places_are_refused() -> None:
         world.rewind(1)
     with pytest.raises(RefusedError, match="nothing has been done"):
         world.scenario()
+
+
+def test_min_isr_of_v3_is_the_override_of_the_topic_and_else_the_config_of_the_cluster() -> None:
+    cluster = {"brokers": 3, "generation": "v3", "config": {"min.insync.replicas": 3}}
+    topics = [
+        {"name": "t", "assignments": [[0, 1, 2]], "config": {"min.insync.replicas": 2}},
+        {"name": "u", "assignments": [[0, 1, 2]]},
+    ]
+    world = SimWorld({"name": "v3", "cluster": cluster, "topics": topics})
+    assert (partition(world)["min_isr"], partition(world, "u-0")["min_isr"]) == (2, 3)
+
+
+def test_a_background_client_goes_on_through_replays_and_says_what_became_of_its_records() -> None:
+    """At 10 records a second for 4 s, 40 records: those of 0 s to 3.9 s."""
+    world = SimWorld(DEFAULT)
+    world.act({"load": T0 | {"rate": 10, "duration": "4s"}})
+    world.advance(2_000)
+    world.advance(3_000)
+    assert world.state()["loads"] == ["t-0: 40 of 40 records sent, 40 acknowledged, 0 open"]
+    assert partition(world)["acknowledged"] == 40
+    world.rewind(1)
+    assert world.state()["loads"] == ["t-0: 0 of 40 records sent, 0 acknowledged, 0 open"]
+    world.step()
+    assert partition(world)["acknowledged"] == 40
+    assert rerun(world).passed
+
+
+def test_a_voter_is_removed_and_added_and_what_the_quorum_refuses_is_said() -> None:
+    world = SimWorld(DEFAULT)
+    assert world.act({"add_voter": {"controller": 1001}}).startswith("DUPLICATE_VOTER: ")
+    assert world.act({"remove_voter": {"controller": 1002}}) == ""
+    world.advance(5_000)
+    assert world.state()["voters"] == [1000, 1001]
+    world.act({"crash": {"controller": 1002}})
+    with pytest.raises(RefusedError, match="controller-1002 does not run"):
+        world.act({"add_voter": {"controller": 1002}})
+
+
+def test_a_lesson_begins_where_its_answer_says_and_going_back_takes_goals_back() -> None:
+    world = SimWorld.of_lesson("slow-follower")
+    given = len(world.done)
+    assert given == 2
+    with pytest.raises(RefusedError, match="this is the start of the lesson"):
+        world.back()
+    world.act({"pause": {"broker": 2}})
+    assert world.reached == 1
+    for _ in range(9):
+        world.advance(730)
+    assert world.reached == 2
+    world.act({"resume": {"broker": 2}})
+    world.advance(2_000)
+    ended = world.trace_hash()
+    assert world.reached == 3
+    world.rewind(0)
+    assert (len(world.done), world.reached) == (given, 0)
+    while world.has_steps_ahead():
+        world.step()
+    assert (world.reached, world.trace_hash()) == (3, ended)
+    assert rerun(world).passed
+
+
+def test_wrong_lessons_files_and_seeds_are_refused_with_what_is_allowed() -> None:
+    world = SimWorld(DEFAULT)
+    with pytest.raises(
+        RefusedError, match=r"found slow-followers\. Did you mean 'slow-follower'\?; allowed: a lesson: two-of-"
+    ):
+        world.lesson("slow-followers")
+    with pytest.raises(RefusedError, match="no lesson"):
+        world.answer()
+    with pytest.raises(RefusedError, match="cluster"):
+        world.load("name: x", 0)
+    loaded = world.load(world_file(), 7)
+    assert (loaded.seed, len(loaded.ahead)) == (7, 1)
+    assert world.lesson("elr").lesson("").base == DEFAULT
+
+
+def world_file() -> str:
+    return "name: x\ncluster: {brokers: 1}\nsteps:\n  - wait: 1s\n"

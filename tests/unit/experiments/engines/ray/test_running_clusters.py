@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from actors.nodes import ADMIN_CALLERS, AdminRelay
+from actors.relay import ADMIN_CALLERS, AdminRelay
 from experiments.engines.ray import cluster_state, launch
 from experiments.engines.ray.cluster_state import (
     ClusterOptions,

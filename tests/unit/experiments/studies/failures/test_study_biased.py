@@ -13,7 +13,8 @@ from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.mappings import Burst, CatchUp
 from experiments.studies.design.model import DAY_MS, YEAR_MS, CellParameters
 from experiments.studies.design.placement import assignments
-from experiments.studies.failures.biased import BiasedTimeline, draw_kind, length_biased_ms
+from experiments.studies.failures.biased import BiasedTimeline, length_biased_ms
+from experiments.studies.failures.transitions import KindDraw
 from tests.synthetic_studies import cell_like
 
 pytestmark = pytest.mark.slow
@@ -183,11 +184,11 @@ def test_no_bias_after_its_end() -> None:
 
 
 def test_bounded_ratios_of_kinds() -> None:
-    drawn = [draw_kind({"unclean": 0.9, "lossy": 0.1}, 0.5, Random(seed)) for seed in range(400)]
+    drawn = [KindDraw({"unclean": 0.9, "lossy": 0.1}, 0.5).draw(Random(seed)) for seed in range(400)]
     assert 150 < sum(kind == "lossy" for kind, _ in drawn) < 250
     ratios = {round(math.exp(log_ratio), 12) for _, log_ratio in drawn}
     assert ratios == {0.2, 1.8}
-    assert draw_kind({"unclean": 1.0, "lossy": 0.0}, 0.5, Random(1)) == ("unclean", 0.0)
+    assert KindDraw({"unclean": 1.0, "lossy": 0.0}, 0.5).draw(Random(1)) == ("unclean", 0.0)
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_growth_names_the_three_tightest_causes() -> None:
     grown = replace(found, growth=tuple(Growth(*each) for each in causes))
     said = growth_sentence(replace(setting, estimates=replace(setting.estimates, targets=(grown,))))
     assert said == (
-        "min ISR 2 is still shown to meet them if one cause alone comes more often than assumed: failures of single "
+        "min ISR 2 is still shown to meet it if one cause alone comes more often than assumed: failures of single "
         "brokers 2.5 times, rack power 4 times or bursts (deploys) at least 9 times."
     )
     assert growth_sentence(setting) == ""

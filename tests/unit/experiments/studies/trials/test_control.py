@@ -10,7 +10,7 @@ from experiments.studies.trace.kinds import CONTROLLED
 from experiments.studies.trace.metrics import measure
 from experiments.studies.trials import multifidelity
 from experiments.studies.trials.batch import trial_seed
-from experiments.studies.trials.control import run_control
+from experiments.studies.trials.control import control_model
 from experiments.studies.trials.importance import run_importance_trial
 from experiments.studies.trials.multifidelity import control_seed, controls_per_trial, run_multifidelity_trial
 from experiments.studies.trials.trial import run_trial
@@ -40,7 +40,7 @@ def test_a_control_has_the_losses_and_times_of_its_trial(generation: str, detect
     for number in range(8):
         seed = trial_seed(5, number)
         found = measure(run_trial(params, seed).rows)
-        control = dict(zip(CONTROLLED, run_control(params, seed, in_cycles=False).values, strict=True))
+        control = dict(zip(CONTROLLED, control_model(params).run(seed, in_cycles=False).values, strict=True))
         losses += control["losses"]
         for column in ("losses", "unclean_recoveries"):
             assert control[column] == found.values[column], (number, column)
@@ -55,7 +55,10 @@ def test_cycles_of_a_control_are_those_of_its_trial() -> None:
     total = 0.0
     for number in range(6):
         seed = trial_seed(1, number)
-        found, control = measure(run_importance_trial(params, seed).rows), run_control(params, seed, in_cycles=True)
+        found, control = (
+            measure(run_importance_trial(params, seed).rows),
+            control_model(params).run(seed, in_cycles=True),
+        )
         assert control.values[0] == pytest.approx(found.values["losses"], rel=1e-6)
         assert control.exposure == pytest.approx(found.exposure, rel=1e-3)
         total += control.values[0]
@@ -65,7 +68,7 @@ def test_cycles_of_a_control_are_those_of_its_trial() -> None:
 def test_a_control_costs_little() -> None:
     """Steps of the control, each about as costly as an event, against events of the simulator: a fiftieth or less."""
     params = cell("1y", generation="kip-966", detection="9s", **HARSH)
-    steps, events = run_control(params, 3, in_cycles=False).steps, run_trial(params, 3).events
+    steps, events = control_model(params).run(3, in_cycles=False).steps, run_trial(params, 3).events
     assert events > 30 * steps > 0
 
 
@@ -73,17 +76,17 @@ def test_what_a_control_leaves_out_costs_correlation_only() -> None:
     """Slow brokers are no part of a control: it runs on the failures alone, as if there were none."""
     slow = {"per_year": 50, "duration": "10m", "delay": "3s"}
     with_slow, without = cell("60d", slow=slow, **HARSH), cell("60d", **HARSH)
-    assert run_control(with_slow, 4, in_cycles=False) == run_control(without, 4, in_cycles=False)
+    assert control_model(with_slow).run(4, in_cycles=False) == control_model(without).run(4, in_cycles=False)
 
 
 def test_the_mean_of_the_further_controls_is_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multifidelity, "further_controls", lambda params: 3)
     params = cell("30d", estimator="multifidelity", **HARSH)
     found = run_multifidelity_trial(params, 11).controls
-    others = [run_control(params, control_seed(11, number), in_cycles=False) for number in range(3)]
+    others = [control_model(params).run(control_seed(11, number), in_cycles=False) for number in range(3)]
     assert found is not None
     assert found.runs == 3
-    assert found.values == run_control(params, 11, in_cycles=False).values
+    assert found.values == control_model(params).run(11, in_cycles=False).values
     assert found.means == pytest.approx([sum(each) / 3 for each in zip(*(o.values for o in others), strict=True)])
     assert found.exposure_mean == pytest.approx(30 / 365)
 

@@ -1,4 +1,5 @@
-"""`python -m experiments.engines.ray OPTIONS`: the supervisor of a cluster in the background (`launch.py`).
+"""`python -m experiments.cli.background OPTIONS`: the supervisor of a cluster in the background
+(`experiments/engines/ray/launch.py`).
 
 OPTIONS is a `cluster_state.ClusterOptions` as JSON. The exit code is 1 where the cluster does not become ready or loses
 its Ray, and 2 where the input is wrong; the last line of standard error then gives the reason.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from experiments.engines.ray.cluster_state import ClusterOptions
+from experiments.engines.ray.cluster_state import ClusterOptions, ClusterState
 from experiments.engines.ray.launch import config_of
 from experiments.engines.ray.session import stay_on_loopback
 from experiments.support.errors import InputError
@@ -17,12 +18,14 @@ from experiments.support.errors import InputError
 def main(options: ClusterOptions) -> int:
     if options.address is None:
         stay_on_loopback()
-    from experiments.engines.ray.supervisor import CLUSTER_FAILURES, run_cluster
+    from experiments.check.cluster_recorder import recorder_of
+    from experiments.engines.ray.running import CLUSTER_FAILURES, run_cluster
+
+    def ready(state: ClusterState) -> None:
+        _report(f"{options.name} is ready at {state.address}")
 
     try:
-        config = config_of(options)
-        ready = f"{options.name} is ready at"
-        return 0 if run_cluster(options, config, lambda state: _report(f"{ready} {state.address}"), _report) else 1
+        return 0 if run_cluster(options, config_of(options), ready, _report, recorder_of) else 1
     except InputError as error:
         _report(str(error))
         return 2

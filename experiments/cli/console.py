@@ -1,0 +1,28 @@
+"""`isray console`: a running cluster that a local web page steers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from experiments.cli.cluster_access import OwnCluster
+from experiments.cli.output import option
+
+
+def console(
+    name: OwnCluster = None,
+    address: Annotated[str | None, option("HOST:PORT", "The Ray head of your cluster on this machine.")] = None,
+    port: Annotated[int, option("N", "Port on 127.0.0.1; 0: any that is free.", min=0, max=65_535)] = 0,
+) -> None:
+    """Steer a running cluster of `isray up` by hand, on a local web page."""
+    from experiments.engines.ray.attached import attached
+    from experiments.engines.ray.connection import state_of
+    from experiments.play.live import LiveWorld
+    from experiments.play.server import PlayServer
+
+    state = state_of(name, address)
+    with attached(state, keeps=lambda trace: False) as engine:
+        server = PlayServer(LiveWorld(engine, state.options.name), port)
+        typer.echo(f"Open {server.url} (Ctrl-C ends it; the cluster goes on)")
+        server.serve()

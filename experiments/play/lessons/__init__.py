@@ -1,0 +1,1 @@
+"""The guided lessons of `isray play`: a file each, and in `answers` a scenario that fulfils each of them."""
