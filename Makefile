@@ -12,13 +12,17 @@ STUDY := min-isr-2
 COMPUTING := tests/house tests/unit tests/sim
 # One process with the tests on Ray, which wait most of the time, and two that compute (tests/distribution.py).
 MANY := --dist loadfile --no-loadscope-reorder -n
+WHEEL = $(UV) build --quiet --wheel --no-build-isolation --python $(BIN)/python --out-dir dist
+# What a wheel is built from.
+PACKAGED := pyproject.toml setup.py README.md LICENSE \
+    $(shell find protocol actors experiments build_tools -type f -not -path '*/__pycache__/*')
 ARGS ?=
 SEEDS ?= 0..99
 
 # Bytecode is kept, also where the environment says otherwise: an actor that has to compile Ray starts six times as slowly.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv collected test proof test-fast test-ray test-spark test-browser test-kafka chromium check study compiled wheel docs reference kafka-releases requirements audit swarm-coverage lock clean
+.PHONY: help venv collected test proof test-fast test-ray test-spark test-browser test-kafka test-wheel chromium check study compiled wheels docs reference kafka-releases requirements audit swarm-coverage lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -88,10 +92,18 @@ compiled: $(INSTALLED) ## nodes and simulator as extension modules in build/comp
 	    echo "sources:  $$sources" && echo "compiled: $$compiled" && test "$$sources" = "$$compiled"
 	@echo "to use it: PYTHONPATH=build/compiled $(BIN)/isray ..."
 
-wheel: $(INSTALLED) | $(UV) ## dist/isray-*.whl with nodes and simulator as extension modules (needs a C compiler)
+wheels: dist/.built ## dist/: a wheel for every platform, and one for this with nodes and simulator compiled (needs a C compiler)
+	@ls dist/isray-*.whl
+
+dist/.built: $(PACKAGED) | $(INSTALLED) $(UV)
 	rm -rf dist build/lib build/lib.*
-	ISRAY_COMPILE=1 $(UV) build --quiet --wheel --no-build-isolation --python $(BIN)/python --out-dir dist
-	@echo "to install it: $(UV) pip install $$(ls dist/isray-*.whl)"
+	$(WHEEL)
+	rm -rf build/lib
+	ISRAY_COMPILE=1 $(WHEEL)
+	@touch $@
+
+test-wheel: dist/.built ## both wheels in empty environments, outside of the checkout: needs a package index; no part of make test
+	UV=$(UV) $(BIN)/pytest tests/wheel $(ARGS)
 
 docs: reference $(INSTALLED) ## docs/ as a site in build/site, with docs/reference generated anew; needs no network
 	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --doctree-dir build/doctrees docs build/site

@@ -34,6 +34,8 @@ CONTENTS = ("index", "reference/README", "contributing/README")
 
 _OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+[A-Z]+\.md\)")
 """Links to the README and to CONTRIBUTING.md, which are above docs/ and not pages of the site."""
+_ROW = re.compile(r"^\|.*$", re.MULTILINE)
+"""A row of a table: on a page whose headings are captions it points to pages that lists name, too."""
 _HEADING_OR_LINK = re.compile(r"^## (?P<heading>.+)$|\]\((?P<page>(?!https?:|\.\./)[\w./-]+)\.md\)", re.MULTILINE)
 
 
@@ -44,7 +46,7 @@ def contents(text: str, captioned: bool) -> str:
     """
     sections: dict[str, list[str]] = {}
     heading = ""
-    for match in _HEADING_OR_LINK.finditer(text):
+    for match in _HEADING_OR_LINK.finditer(_ROW.sub("", text) if captioned else text):
         heading = match["heading"] or heading
         if match["page"]:
             sections.setdefault(heading, []).append(match["page"])

@@ -62,7 +62,8 @@ def _commands(body: str) -> Iterator[Command]:
 
 
 class Reader:
-    """Follows pages in a folder. `places`: environment variables of the commands besides the usual ones."""
+    """Follows pages in a folder. `places`: environment variables of the commands besides the usual ones, `environment`:
+    all of them."""
 
     def __init__(self, folder: Path, places: Mapping[str, str] | None = None) -> None:
         self.folder = folder
@@ -72,14 +73,14 @@ class Reader:
         script.write_text(f"#!{sys.executable}\nfrom experiments.cli.main import run\n\nrun()\n")
         script.chmod(0o755)
         path = f"{tools}{os.pathsep}{os.environ['PATH']}"
-        self._environment = command_environment() | {"PATH": path} | dict(places or {})
+        self.environment = command_environment() | {"PATH": path} | dict(places or {})
 
     def run(self, line: str) -> tuple[int, str]:
         """Exit code, and what the command prints on both outputs."""
         done = subprocess.run(
             ["bash", "-c", line],
             cwd=self.folder,
-            env=self._environment,
+            env=self.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

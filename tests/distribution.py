@@ -23,7 +23,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-KINDS = ("house", "unit", "spark", "browser", "sim", "ray", "kafka")
+KINDS = ("house", "unit", "spark", "browser", "sim", "ray", "kafka", "wheel")
 TESTS = Path(__file__).parent
 RAY = "tests/ray/"
 SPARK = "tests/spark/"

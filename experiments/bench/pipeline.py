@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from experiments.bench.pipeline_data import write_study
@@ -28,7 +29,9 @@ from experiments.studies.pipeline.analysis import work_of
 from experiments.studies.pipeline.options import SparkOptions, reported
 from experiments.studies.sweeps.output import read_record
 from experiments.support.build import PACKAGES_FOLDER
+from experiments.support.errors import InputError
 
+INSTALL = "DuckDB, which pip install 'isray[bench]' brings"
 COLUMNS = (
     ("events", "{events:,.0f}"),
     ("events/s", "{events_per_s:,.0f}"),
@@ -55,7 +58,9 @@ class ProcessFigures:
 
 def run(events: Sequence[int] = (1_000_000, 10_000_000, 50_000_000), memory: str = "1g") -> BenchReport:
     """Measures studies of these sizes one after the other. `memory`: the heap of Spark's JVM, and what DuckDB may
-    use."""
+    use. InputError where DuckDB is not installed."""
+    if find_spec("duckdb") is None:
+        raise InputError("isray bench pipeline", "", "no module duckdb", INSTALL)
     rows = [_measure(size, memory) for size in events]
     sizes = [int(row["events"]) for row in rows]
     exponents = {name: growth(sizes, [row[f"{name}_cpu_s"] for row in rows]) for name in ("spark", "duckdb")}

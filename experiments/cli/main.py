@@ -18,14 +18,16 @@ import typer
 from experiments.cli.help import App, Section, as_input_error
 from experiments.cli.output import ExitCode, Json, print_result
 from experiments.engines.ray.session import RayStartError
+from experiments.support.build import is_compiled
 from experiments.support.errors import InputError
 
 VERSIONED = ("isray", "ray", "pyspark", "pydantic")
 
 
 def version(as_json: Json = False) -> None:
-    """The versions of isray, of Python and of its main dependencies."""
+    """The versions of isray, of Python and of its main dependencies; and whether nodes and simulator are compiled."""
     versions = {name: installed_version(name) for name in VERSIONED} | {"python": platform.python_version()}
+    versions |= {"build": "compiled" if is_compiled() else "sources"}
     print_result(as_json, versions, typer.echo, "\n".join(f"{name} {number}" for name, number in versions.items()))
 
 

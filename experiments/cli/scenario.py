@@ -38,7 +38,7 @@ class EngineName(StrEnum):
     RAY = "ray"
 
 
-@app.register("run", "isray scenario run experiments/scenarios/last-replica-standing.yaml --story")
+@app.register("run", "isray scenario run last-replica-standing --story")
 def run_scenario(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="The scenario file (YAML), or the name of a shipped one.")

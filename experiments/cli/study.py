@@ -65,7 +65,7 @@ Master = Annotated[
     str, option("URL", "Where Spark runs, as spark-submit takes it: local[N], spark://HOST:PORT, k8s://...")
 ]
 Conf = Annotated[list[str] | None, option("NAME=VALUE", "A setting of Spark; may be given several times.")]
-_RUN = "isray study {} experiments/studies/last-replica-standing.yaml --out out/last-replica-standing"
+_RUN = "isray study {} last-replica-standing --out out/last-replica-standing"
 
 
 @app.register("run", _RUN.format("run"))

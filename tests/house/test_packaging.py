@@ -12,6 +12,8 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from email import message_from_bytes
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -22,10 +24,12 @@ from build_tools import desugar
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-DECLARED = [Requirement(line) for line in PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]]
+EXTRAS = PROJECT["optional-dependencies"]
+DECLARED = [Requirement(line) for line in PROJECT["dependencies"] + EXTRAS["dev"]]
 LOCK = (ROOT / "requirements.lock").read_text()
 PACKAGES = ("protocol", "actors", "experiments")
-DATA = {".java", ".jsonl", ".sql", ".yaml", ".j2", ".css", ".js"}
+PARTS = {"markupsafe": "jinja2", "pydantic-core": "pydantic"}
+"""Distributions that come with another: each is a part of it, pinned by it."""
 
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^]]*\])?==([^ ;\\]+)(?P<rest>.*(?:\n    (?:--hash|#).*)*)", re.MULTILINE)
 
@@ -43,6 +47,33 @@ def test_a_dependency_is_bounded_and_locked_within_its_bounds(requirement: Requi
     assert {">=", "<"} <= {bound.operator for bound in requirement.specifier}
     locked = pins()[canonicalize_name(requirement.name)]
     assert all(requirement.specifier.contains(version) for version in locked)
+
+
+def test_the_developers_have_every_extra() -> None:
+    """So the lock pins what an extra brings, and the tests run with it."""
+    assert {line for lines in EXTRAS.values() for line in lines} == set(EXTRAS["dev"])
+
+
+def test_the_packages_import_only_what_their_wheel_requires() -> None:
+    """Within functions, too: an environment of developers would hide a dependency that only the tests declare."""
+    required = PROJECT["dependencies"] + [line for name, lines in EXTRAS.items() if name != "dev" for line in lines]
+    allowed = {canonicalize_name(Requirement(line).name) for line in required}
+    owners = packages_distributions()
+    assert imported_from_elsewhere()
+    for module, file in imported_from_elsewhere().items():
+        names = {canonicalize_name(owner) for owner in owners.get(module, [module])}
+        assert {PARTS.get(name, name) for name in names} & allowed, f"{file} imports {module}"
+
+
+def imported_from_elsewhere() -> dict[str, Path]:
+    """The top-level modules that the packages import, without their own and Python's; each with a file that does."""
+    found = {}
+    for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
+            found |= {name.partition(".")[0]: path.relative_to(ROOT) for name in names}
+    return {name: path for name, path in found.items() if name not in {*PACKAGES, *sys.stdlib_module_names}}
 
 
 def test_every_pin_is_hashed() -> None:
@@ -89,7 +120,17 @@ def test_the_wheel_holds_modules_and_data_and_nothing_else(wheel: Path) -> None:
     source = wheel.parent / "source"
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     files = (path for package in PACKAGES for path in (source / package).rglob("*"))
-    assert held == {str(path.relative_to(source)) for path in files if path.suffix in DATA | {".py"}}
+    assert held == {str(path.relative_to(source)) for path in files if path.is_file()}
+
+
+def test_the_wheel_says_what_it_is(wheel: Path) -> None:
+    (name,) = (name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".dist-info/METADATA"))
+    said = message_from_bytes(zipfile.ZipFile(wheel).read(name))
+    assert (said["Name"], said["Version"], said["License-Expression"]) == ("isray", PROJECT["version"], "Apache-2.0")
+    assert said["Requires-Python"] == PROJECT["requires-python"]
+    assert (said.get_all("Provides-Extra"), said.get_all("Project-URL")) == ([*EXTRAS], None)
+    assert str(said.get_payload()).startswith("# isray\n")
+    assert wheel.name == f"isray-{PROJECT['version']}-py3-none-any.whl"
 
 
 def test_what_the_wheel_holds_runs_shipped_files_by_name_outside_a_checkout(wheel: Path, tmp_path: Path) -> None:

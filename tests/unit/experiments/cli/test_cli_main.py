@@ -161,7 +161,7 @@ def test_help_lists_the_commands_in_sections(command: Commands) -> None:
 
 def test_version_as_json_is_one_document(command: Commands) -> None:
     versions = command.json("version")
-    assert set(versions) == {"isray", "ray", "pyspark", "pydantic", "python"}
+    assert set(versions) == {"isray", "ray", "pyspark", "pydantic", "python", "build"}
     assert versions["python"] == platform.python_version()
 
 
