@@ -16,9 +16,8 @@ from __future__ import annotations
 import shutil
 import signal
 import tempfile
-import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal, cast
@@ -27,7 +26,18 @@ import ray
 from ray.exceptions import RayActorError
 
 from actors.machines import UnreachableError, damage_remotely, machines, pin, remove_remotely, send_signal
-from actors.members import ACTOR_GONE, Member, MessageQueue, creation_failure, take_snapshots
+from actors.members import (
+    ACTOR_GONE,
+    KeptDisks,
+    Member,
+    MessageQueue,
+    await_gone,
+    create_when_name_is_free,
+    creation_failure,
+    disks_of,
+    resume,
+    take_snapshots,
+)
 from actors.metrics import ClusterMeter
 from actors.nodes import NodeSetup, NodeSnapshot, PollReport, actor_class
 from actors.peers import Handle
@@ -50,7 +60,6 @@ SIGNAL_WITHIN_S = 5.0
 """How long a Ray node may take to send a signal."""
 MAX_QUEUED = 10_000
 """Messages of the experiment that may be queued for a node."""
-_RETRY_S = 0.02
 
 Link = tuple[NodeId, NodeId]
 """A directed link: source and target."""
@@ -115,7 +124,17 @@ class ActorCluster:
         self._retired: dict[NodeId, Handle] = {} if former is None else former._retired
         """The actors of an earlier cluster, each of which waits to serve as the first incarnation of its node."""
         self._members = {node: Member(incarnation=self._former.get(node, 0)) for node in self._nodes}
+        self.keeps_disks = False
         self._placement = Placement(self._nodes, machines(), self._racks, homes)
+
+    def use_disks(self, kept: KeptDisks) -> None:
+        """Runs on these disks, which outlive it; call before any node starts."""
+        self.run, self.folder, self.keeps_disks = kept.run, kept.folder, True
+        resume(self._members, kept)
+
+    def kept_disks(self) -> KeptDisks:
+        """The disks of this cluster as they are now."""
+        return disks_of(self.run, self.folder, self._members)
 
     def directory(self, node: NodeId) -> Path:
         """The node's present directory, on its machine."""
@@ -151,7 +170,9 @@ class ActorCluster:
             "num_cpus": CPU_SHARE,
             "scheduling_strategy": pin(home),
         }
-        return _create_when_name_is_free(lambda: actor_class(setup.node).options(**options).remote(setup))
+        return create_when_name_is_free(
+            lambda: actor_class(setup.node).options(**options).remote(setup), COMMAND_TIMEOUT_S
+        )
 
     def _setup(self, node: NodeId, member: Member) -> NodeSetup:
         return NodeSetup(
@@ -444,12 +465,15 @@ class ActorCluster:
         self._remove_folder()
 
     def close(self) -> None:
-        """Ends all actors and removes all directories; only the local ones where Ray has been shut down already."""
+        """Ends all actors, and removes all directories unless they are kept; only the local ones where Ray has been
+        shut down already.
+        """
         if ray.is_initialized():
             while self._retired:
                 ray.kill(self._retired.popitem()[1])
             self._end_running()
-            remove_remotely(self.folder, COMMAND_TIMEOUT_S)
+            if not self.keeps_disks:
+                remove_remotely(self.folder, COMMAND_TIMEOUT_S)
         self._remove_folder()
 
     def _end_running(self) -> None:
@@ -457,7 +481,7 @@ class ActorCluster:
         for node in nodes:
             self.remove_actor(node)
         for node in nodes:
-            self._await_gone(node)
+            await_gone(node_name(node), self.run, COMMAND_TIMEOUT_S)
 
     def abandon(self) -> None:
         """As `close`, where Ray's control store is gone: the nodes end themselves, as far as they can be reached."""
@@ -469,26 +493,5 @@ class ActorCluster:
         self._remove_folder()
 
     def _remove_folder(self) -> None:
-        if self.folder.exists():
+        if self.folder.exists() and not self.keeps_disks:
             shutil.rmtree(self.folder)
-
-    def _await_gone(self, node: NodeId) -> None:
-        deadline_s = time.monotonic() + COMMAND_TIMEOUT_S
-        while time.monotonic() < deadline_s:
-            try:
-                ray.get_actor(node_name(node), self.run)
-            except ValueError:
-                return
-            time.sleep(_RETRY_S)
-
-
-def _create_when_name_is_free(create: Callable[[], Handle]) -> Handle:
-    """Creates a named actor once the name is free: Ray frees it when it has noticed the death of the old process."""
-    deadline_s = time.monotonic() + COMMAND_TIMEOUT_S
-    while True:
-        try:
-            return create()
-        except ValueError:
-            if time.monotonic() >= deadline_s:
-                raise
-        time.sleep(_RETRY_S)

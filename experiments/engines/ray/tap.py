@@ -29,7 +29,7 @@ from actors.cluster import ActorCluster
 from actors.nodes import NodeSnapshot, PollReport
 from actors.processes import ProcessId
 from actors.reading import new_metadata, runs
-from experiments.engines.port import ClusterSpec, TraceEvent, cluster_view, incarnation_ended
+from experiments.engines.port import TraceEvent, cluster_view, incarnation_ended
 from protocol.broker.context import ReplicaView
 from protocol.events.broker import MetadataPublished
 from protocol.events.controller import ControllerStarted, MetadataCommitted
@@ -83,9 +83,8 @@ class ClusterRecorder(Protocol):
 class ClusterTap:
     """Passes what happens to the nodes of a cluster on to a recorder."""
 
-    def __init__(self, cluster: ActorCluster, spec: ClusterSpec, recorder: ClusterRecorder) -> None:
+    def __init__(self, cluster: ActorCluster, recorder: ClusterRecorder) -> None:
         self._cluster = cluster
-        self._spec = spec
         self._recorder = recorder
         self._clock = UnixTime()
         self._written: Offset = 0
@@ -116,9 +115,9 @@ class ClusterTap:
 
     def ended(self, node: NodeId, process: ProcessId | None, last: PollReport | None) -> None:
         """Records that a node has ended by itself. A page cache outlives its process, but not its machine."""
-        if is_client(node):
-            self._recorder.forget_client()
         if last is not None and (last.exited or last.never_ran):
+            if is_client(node):
+                self._recorder.forget_client()
             return
         if last is None:
             self._lost_events(node)
