@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from experiments.cli.cluster_access import OwnCluster
-from experiments.cli.output import option
+from experiments.cli.output import fail, option
 
 
 def console(
@@ -16,13 +16,17 @@ def console(
     port: Annotated[int, option("N", "Port on 127.0.0.1; 0: any that is free.", min=0, max=65_535)] = 0,
 ) -> None:
     """Steer a running cluster of `isray up` by hand, on a local web page."""
-    from experiments.engines.ray.attached import attached
+    from experiments.engines.ray.attached import ActionRefusedError, attached
     from experiments.engines.ray.connection import state_of
     from experiments.play.live import LiveWorld
     from experiments.play.server import PlayServer
 
     state = state_of(name, address)
     with attached(state, keeps=lambda trace: False) as engine:
-        server = PlayServer(LiveWorld(engine, state.options.name), port)
+        try:
+            world = LiveWorld(engine, state.options.name)
+        except ActionRefusedError as error:
+            fail(str(error))
+        server = PlayServer(world, port)
         typer.echo(f"Open {server.url} (Ctrl-C ends it; the cluster goes on)")
         server.serve()

@@ -202,6 +202,7 @@ class LiveWorld:
     def _look_meanwhile(self) -> None:
         """What a page sees while a step waits for its outcome."""
         if self._engine.now_ms() - self._seen_ms >= LOOK_EVERY_MS:
+            self._send_loads()
             self._see()
             self._seen()
             self._seen_ms = self._engine.now_ms()
@@ -213,14 +214,17 @@ class LiveWorld:
         if self.ended:
             return
         try:
-            for load in self._loads:
-                load.send_due(self._engine.now_ms())
+            self._send_loads()
             self._look()
             self._count_losses()
         except ActionRefusedError:
             return  # a node or the supervisor is silent; the next look asks again
         except _GONE as error:
             self.ended = str(error)
+
+    def _send_loads(self) -> None:
+        for load in self._loads:
+            load.send_due(self._engine.now_ms())
 
     def _look(self) -> None:
         """Sees nodes and partitions as one poll of the nodes finds them."""

@@ -34,6 +34,8 @@ TICK_S = 0.2
 """How often a running cluster goes on, and how long a page is without a sign of life at most, times five."""
 SPEEDS = (0.1, 0.5, 1.0, 5.0, 20.0)
 ALONE_S = 10
+UNSEEN_S = 1.0
+"""How often a live cluster is looked at while no page is open."""
 COMMANDS = ("run", "pause", "speed", "step", "back", "rewind", "act", "load", "lesson", "answer")
 Found = TypeVar("Found")
 
@@ -151,6 +153,8 @@ class Player:
                 if not self.world.is_live:
                     return
             pause_s = max(TICK_S, 1 / self.speed) if steps else TICK_S
+            if self.world.is_live and not self.pages:
+                pause_s = UNSEEN_S
             await asyncio.sleep(max(0.02, pause_s - (time.monotonic() - began)))
 
     def _go_on(self) -> None:
