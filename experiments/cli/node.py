@@ -16,6 +16,7 @@ import typer
 from experiments.cli.help import App
 from experiments.cli.output import Json, fail, option, print_result, table_of, wide_console
 from experiments.engines.ray.node_commands import (
+    DAMAGES,
     Ask,
     NodeAction,
     NodeAnswer,
@@ -65,10 +66,10 @@ def kill(
 @app.register("stop", "isray node stop broker-0")
 def stop(node: NodeName, name: ClusterName = None, address: RayAddress = None, as_json: Json = False) -> None:
     """Shut a broker or controller down in good order, and wait until it has ended; or withdraw its start."""
-    if _named(node) in (node_name(RECOVERY_MANAGER), node_name(FIRST_CLIENT)):
+    if named(node) in (node_name(RECOVERY_MANAGER), node_name(FIRST_CLIENT)):
         raise InputError("NODE", "", node, "a broker or a controller; clients and the recovery manager know only kill")
     with _supervisor(name, address, node, as_json) as ask:
-        [row] = _ask(ask, NodeCommand(action=NodeAction.STOP, node=_named(node)), as_json).rows
+        [row] = _ask(ask, NodeCommand(action=NodeAction.STOP, node=named(node)), as_json).rows
         row = _await(ask, row, lambda row: row.state is NodeState.ENDED)
     if row.state is not NodeState.ENDED:
         _fail(row.node, f"its shutdown is not done within {WITHIN_S:.0f} s; it goes on", as_json)
@@ -80,7 +81,7 @@ def start(node: NodeName, name: ClusterName = None, address: RayAddress = None, 
     """Start a node that has ended, on what its disk holds. If its Ray node is lost, the start waits until another one
     is free; kill and stop withdraw it."""
     with _supervisor(name, address, node, as_json) as ask:
-        [row] = _ask(ask, NodeCommand(action=NodeAction.START, node=_named(node)), as_json).rows
+        [row] = _ask(ask, NodeCommand(action=NodeAction.START, node=named(node)), as_json).rows
         row = _await(ask, row, lambda row: row.state is not NodeState.STARTING)
     if row.state is NodeState.ENDED:
         _fail(row.node, row.reason, as_json)
@@ -106,7 +107,46 @@ def replace_disk(node: NodeName, name: ClusterName = None, address: RayAddress =
     _change(NodeAction.REPLACE_DISK, node, (name, address), as_json, "will start with an empty disk")
 
 
-def _named(node: str) -> str:
+@app.register("fill-disk", "isray node fill-disk broker-0 --room 4096")
+def fill_disk(
+    node: NodeName,
+    room: Annotated[int, option("BYTES", "By how much its logs may still grow.", min=0)] = 0,
+    name: ClusterName = None,
+    address: RayAddress = None,
+    as_json: Json = False,
+) -> None:
+    """Leave no room on a node's disk: it exits at the write that fails. Undone by free-disk, or by the next start."""
+    command = NodeCommand(action=NodeAction.FILL_DISK, node=named(node), room_bytes=room)
+    _do(command, (name, address), as_json, "has a full disk")
+
+
+@app.register("free-disk", "isray node free-disk broker-0")
+def free_disk(node: NodeName, name: ClusterName = None, address: RayAddress = None, as_json: Json = False) -> None:
+    """Give a node that runs all the room on its disk again."""
+    command = NodeCommand(action=NodeAction.FREE_DISK, node=named(node))
+    _do(command, (name, address), as_json, "has room on its disk")
+
+
+@app.register("corrupt-tail", "isray node corrupt-tail broker-0 --damage zeroed")
+def corrupt_tail(
+    node: NodeName,
+    damage: Annotated[str, option("KIND", f"What happens to the unflushed ends: {', '.join(DAMAGES)}.")] = "torn",
+    seed: Annotated[int, option("N", "Seed of what is damaged.", min=0)] = 0,
+    name: ClusterName = None,
+    address: RayAddress = None,
+    as_json: Json = False,
+) -> None:
+    """End a node with SIGKILL and damage the unflushed ends of its logs, which its next start drops. Not undone."""
+    if damage not in DAMAGES:
+        raise InputError("--damage", "", damage, ", ".join(DAMAGES))
+    fields = {"action": NodeAction.CORRUPT_TAIL, "node": named(node), "damage": damage, "seed": str(seed)}
+    answer = ask_supervisor(NodeCommand.model_validate(fields), (name, address), as_json)
+    [row] = answer.rows
+    text = f"{row.node} killed; logs with damaged ends: {answer.damaged}"
+    print_result(as_json, row.model_dump() | {"damaged": answer.damaged}, typer.echo, text)
+
+
+def named(node: str) -> str:
     return node_name(int(node)) if node.isdecimal() and int(node) <= INT_MAX else node
 
 
@@ -120,10 +160,20 @@ def _change(action: NodeAction, node: str, where: Where, as_json: bool, done: st
     if not is_count and lose not in ("none", "unflushed", "all"):
         raise InputError("--lose", "", lose, LOSSES)
     kind, count = ("records", int(lose)) if is_count else (lose, 0)
-    command = NodeCommand(action=action, node=_named(node), loss_kind=kind, loss_count=count)
-    with _supervisor(*where, node, as_json) as ask:
-        [row] = _ask(ask, command, as_json).rows
+    _do(NodeCommand(action=action, node=named(node), loss_kind=kind, loss_count=count), where, as_json, done)
+
+
+def _do(command: NodeCommand, where: Where, as_json: bool, done: str) -> None:
+    [row] = ask_supervisor(command, where, as_json).rows
     _print_change(row, done, as_json)
+
+
+def ask_supervisor(command: NodeCommand, where: Where, as_json: bool) -> NodeAnswer:
+    """The answer of a cluster's supervisor to one command. Exit code 1 where it does not answer or has failed;
+    InputError where the command is not possible.
+    """
+    with _supervisor(*where, command.node or command.action.value, as_json) as ask:
+        return _ask(ask, command, as_json)
 
 
 def _print_change(row: NodeRow, done: str, as_json: bool) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from experiments.cli.game_day import RunningAddress, RunningName
 from experiments.cli.output import Json, fail_if, option, print_first, print_result, table_of
 from experiments.cli.run_pages import Exploration, Html
 from experiments.engines.ray.session import expect_kills, stay_on_loopback
@@ -24,6 +25,7 @@ from experiments.support.progress import progress
 if TYPE_CHECKING:
     from experiments.check.check_recording import CheckResult
     from experiments.check.recording import Recording
+    from experiments.engines.ray.cluster_state import ClusterState
     from experiments.explorer.run import Run
     from experiments.hunt.soak.run import SoakResult
 
@@ -126,37 +128,69 @@ def _when(checked: CheckResult, time_ms: int) -> str:
 def soak(
     minutes: Annotated[float, option("M", "How long, at least.", min=0.0)] = 10.0,
     seed: Annotated[int, option("N", "Seed of the schedule of faults.", min=0)] = 0,
-    brokers: Annotated[int, option("N", "Their number.", min=3, max=9)] = 3,
-    controllers: Annotated[int, option("N", "Their number.", min=1, max=9)] = 1,
+    brokers: Annotated[int | None, option("N", "Their number; 3 if not given.", min=3, max=9)] = None,
+    controllers: Annotated[int | None, option("N", "Their number; 1 if not given.", min=1, max=9)] = None,
     partitions: Annotated[int, option("N", "Their number.", min=1, max=100)] = 4,
     rate: Annotated[int, option("R", "Records per second to send.", min=10)] = 500,
     faults: Annotated[str | None, option("a,b,...", "Kinds of faults; otherwise all.")] = None,
     out: Annotated[Path | None, option("DIR", "A new folder for history and logs.")] = None,
+    name: RunningName = None,
+    address: RunningAddress = None,
+    html: Annotated[Path | None, option("FILE", "Write the report page of the day to this file.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Run a cluster on Ray under load, inject one fault after another, and check what its clients recorded."""
+    """Put a cluster on Ray under load, inject one fault after another, and check what its clients recorded. With --name
+    or --address a cluster of isray up, which is afterwards as it was."""
     stay_on_loopback()
     expect_kills()
     from experiments.check.recording import expect_new
     from experiments.engines.ray.session import ray_output_to_stderr
     from experiments.hunt.soak.run import SoakOptions
     from experiments.hunt.soak.run import soak as run
+    from experiments.hunt.soak.running import require_possible, soak_running
 
-    kinds = _kinds(faults)
+    running = None if name is None and address is None else _running_cluster(name, address, brokers, controllers)
+    kinds = _kinds(faults, has_own_ray=running is None)
     if out is not None:
         expect_new(out, "--out")
+    size = (
+        (brokers or 3, controllers or 1) if running is None else (running.options.brokers, running.options.controllers)
+    )
+    if running is not None:
+        require_possible(running, kinds)
     folder = out or Path(tempfile.mkdtemp(prefix="isray-soak-"))
-    options = SoakOptions(minutes, seed, brokers, partitions, rate, kinds, folder, controllers)
+    cluster = None if running is None else running.options.name
+    options = SoakOptions(minutes, seed, size[0], partitions, rate, kinds, folder, size[1], cluster)
     with ray_output_to_stderr(), progress("isray soak", "faults") as shown:
-        result = run(options, lambda sent, faults: shown.show("soaking", at=f"{sent} records and {faults} faults"))
+
+        def show(sent: int, faults: int) -> None:
+            shown.show("soaking", at=f"{sent} records and {faults} faults")
+
+        result = run(options, show) if running is None else soak_running(options, running, show)
+    if html is not None:
+        from experiments.cli.day_page import write_day_page
+
+        write_day_page(html, result)
     print_result(as_json, result.document(), _show_soaked, result)
     fail_if(result.findings)
 
 
-def _kinds(text: str | None) -> tuple[str, ...]:
-    from experiments.hunt.soak.faults import FAULTS
+def _running_cluster(
+    name: str | None, address: str | None, brokers: int | None, controllers: int | None
+) -> ClusterState:
+    from experiments.engines.ray.connection import state_of
 
-    kinds = list(FAULTS) if text is None else [word.strip() for word in text.split(",")]
+    for option_name, number in (("--brokers", brokers), ("--controllers", controllers)):
+        if number is not None:
+            raise InputError(option_name, "", number, "no such option with --name or --address")
+    return state_of(name, address)
+
+
+def _kinds(text: str | None, has_own_ray: bool) -> tuple[str, ...]:
+    from experiments.hunt.soak.faults import FAULTS, OWN_RAY_ONLY
+
+    every = [kind for kind in FAULTS if has_own_ray or kind not in OWN_RAY_ONLY]
+    kinds = every if text is None else [word.strip() for word in text.split(",")]
     for kind in kinds:
         if kind not in FAULTS or kinds.count(kind) > 1:
             raise InputError("--faults", "", repr(kind), f"each at most once: {', '.join(FAULTS)}")
@@ -180,5 +214,6 @@ def _show_soaked(result: SoakResult) -> None:
         most, last = sizes["max_bytes"] / 1e6, sizes["last_bytes"] / 1e6
         console.print(f"broker {broker}: resident memory at most {most:.0f} MB, last {last:.0f} MB")
     print_first(console, [f"[red]found[/] {line}" for line in result.findings])
+    print_first(console, [f"not judged: {line}" for line in result.unjudged])
     verdict = f"[red]{len(result.findings)} findings[/]" if result.findings else "[green]nothing lost[/]"
     console.print(f"{verdict}; history, schedule and logs are in {result.options.out}")

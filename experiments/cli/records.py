@@ -1,8 +1,11 @@
 """Records of a running cluster: written and read as by Kafka's tools.
 
-`isray produce`: kafka-producer-perf-test.sh without its measurements. The client, an idempotent producer, generates the
-records and batches them, and repeats what fails with a retriable error until `delivery.timeout.ms`. A record that is
-not acknowledged is exit code 1; a failed record is not written, an unknown one may be.
+`isray produce`: kafka-producer-perf-test.sh. With `--throughput` the records go out at that rate, for `--duration` or
+until `--num-records` have, and what a user of the cluster would notice is measured (`bench/producer_load.py`): a line
+each second on a terminal, and a summary. Without it all records are sent at once, and nothing is measured. The client,
+an idempotent producer, generates the records and batches them, and repeats what fails with a retriable error until
+`delivery.timeout.ms`. A record that is not acknowledged is exit code 1; a failed record is not written, an unknown one
+may be.
 
 `isray console-producer`: kafka-console-producer.sh. On a terminal every line is a batch of its own. Otherwise a batch
 is sent `--timeout` milliseconds (Kafka: 1,000 ms by default) after its first line, or as soon as it is full or the
@@ -24,6 +27,7 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from itertools import cycle, islice
 from select import select
@@ -37,13 +41,16 @@ from experiments.cli.cluster_access import (
     OwnCluster,
     Principal,
     ProducerConfig,
+    Target,
     administering,
     require,
     target_of,
 )
-from experiments.cli.output import Json, fail_if, option, print_json, print_result
+from experiments.cli.game_day import running_partitions, topics_of
+from experiments.cli.output import Json, fail, fail_if, option, print_json, print_result
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.explorer.values import message_fields
+from experiments.support.durations import parse_duration_ms
 from experiments.support.errors import InputError, MissingInput
 from protocol.client.records import MIN_RECORD_BYTES, join, split
 from protocol.config import INT_MAX
@@ -60,7 +67,10 @@ Partition = Annotated[
 ]
 
 
-Throughput = Annotated[int, option("-1", "Records a second: without a limit.")]
+Throughput = Annotated[
+    int, option("R", "Records per second, measured; -1: all at once, without measurements.", min=-1, max=1_000_000)
+]
+Length = Annotated[str | None, option("TIME", "With --throughput: how long, such as 30s or 5m.")]
 
 
 class Acks(StrEnum):
@@ -78,13 +88,14 @@ class Acks(StrEnum):
 
 def produce(
     topic: Annotated[str, option("TOPIC", "The topic to write to.")],
-    num_records: Annotated[int, option("N", "How many records.", min=1, max=MAX_RECORDS)] = 1,
+    num_records: Annotated[int | None, option("N", "How many records; 1 if not given.", min=1, max=MAX_RECORDS)] = None,
     record_size: Annotated[
         int, option("BYTES", "Bytes of a record.", min=MIN_RECORD_BYTES, max=MAX_RECORD_BYTES)
     ] = 100,
     partition: Partition = None,
     acks: Annotated[Acks, option(None, "The copies to wait for.")] = Acks.ALL,
     throughput: Throughput = -1,
+    duration: Length = None,
     bootstrap_server: BootstrapServer = None,
     name: OwnCluster = None,
     command_config: ProducerConfig = None,
@@ -93,20 +104,63 @@ def produce(
 ) -> None:
     """Write records to a topic of a running cluster, and wait until they are acknowledged."""
     target = target_of(bootstrap_server, name, as_json, command_config, principal)
-    if throughput != -1:
-        raise InputError("--throughput", "", f"{throughput}, not modelled: a limit of the rate", "-1")
     records = SendRecords(
         command_id=0,
         topic=topic,
         partition=ROUND_ROBIN if partition is None else partition,
         acks=acks.wire,
-        record_count=num_records,
+        record_count=num_records or 1,
         record_bytes=record_size,
     )
+    if throughput != -1 or duration is not None:
+        _produce_measured(target, records, throughput, duration, num_records)
+        return
     with administering(target, PRODUCING) as admin:
         outcome = admin.channel.send(admin.on_behalf(records))
     print_result(target.as_json, message_fields(outcome), typer.echo, summary(outcome))
     fail_if(outcome.error is not ErrorCode.NONE)
+
+
+def _produce_measured(
+    target: Target, records: SendRecords, throughput: int, duration: str | None, num_records: int | None
+) -> None:
+    """Sends records at a rate, and prints what was measured; exit code 1 where not all are acknowledged."""
+    if throughput < 1:
+        raise InputError("--throughput", "", throughput, "records per second, at least 1, with --duration")
+    if duration is None and num_records is None:
+        raise MissingInput("--duration", "a time such as 30s, or --num-records")
+    try:
+        duration_ms = None if duration is None else parse_duration_ms(duration)
+    except ValueError as error:
+        raise InputError("--duration", "", duration, "a time such as 30s, 5m or 1h") from error
+    from experiments.engines.ray.connection import state_of
+    from experiments.engines.ray.session import stay_on_loopback
+
+    state = state_of(target.name, target.bootstrap)
+    stay_on_loopback()
+    from experiments.bench.producer_load import LoadOptions, produce_load, words
+    from experiments.engines.ray.attached import ActionRefusedError, attached
+
+    def show(line: str) -> None:
+        if sys.stderr.isatty():
+            typer.echo(line, err=True)
+
+    try:
+        with attached(state) as engine:
+            places = running_partitions(engine, records.topic)
+            if records.partition != ROUND_ROBIN:
+                places = [place for place in places if place.partition == records.partition]
+            if not places:
+                known = ", ".join(sorted(topics_of(engine))) or "none exists"
+                raise InputError("--topic", "", records.topic, f"a topic of the cluster with that partition: {known}")
+            options = LoadOptions(places, records.acks, records.record_bytes, throughput, duration_ms, num_records)
+            if target.principal is not None:
+                options = replace(options, principal=target.principal)
+            found = produce_load(engine, options, show)
+    except ActionRefusedError as error:
+        fail(f"{PRODUCING}: {error}", {"error": str(error)} if target.as_json else None)
+    print_result(target.as_json, found, typer.echo, words(found))
+    fail_if(found["failed"] or (found["unknown"] and records.acks))
 
 
 def summary(outcome: SendOutcome) -> str:

@@ -86,7 +86,7 @@ def run_scenario(
         running.close()
     other = None if variant is None else _run_variant(scenario, seed, variant)
     shown = Exploration(html, compare, explored, other)
-    print_result(as_json, result.document() | shown.document, _print, result, shown)
+    print_result(as_json, result.document() | shown.document, print_scenario, result, shown)
     fail_if(not result.passed)
 
 
@@ -121,7 +121,8 @@ def _run_variant(scenario: Scenario, seed: int, variant: Variant) -> Run:
         return run_variant(runner, f"{scenario.name}, {variant.name}")
 
 
-def _print(result: ScenarioResult, shown: Exploration) -> None:
+def print_scenario(result: ScenarioResult, shown: Exploration) -> None:
+    """Prints the steps of a scenario, the state of the partitions at the end, and the verdict."""
     console = Console(highlight=False)
     table = Table("", "step", "", "detail", box=None, pad_edge=False)
     for step in result.steps:

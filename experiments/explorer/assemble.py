@@ -6,7 +6,7 @@ records that its leader has appended. These pairs take the place of sending and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from experiments.engines.port import ClusterSpec, TraceEvent, Violation
@@ -156,7 +156,7 @@ class _Building:
         return Run(
             title=title,
             facts=facts,
-            nodes=[node for node in _lanes(spec) if node in seen],
+            nodes=[node for node in _lanes(spec, seen) if node in seen],
             events=[
                 event if event.cause < 0 else replace(event, cause=places[event.cause])
                 for event in (events[index] for index in order)
@@ -172,9 +172,12 @@ class _Building:
             yield StoryRow(places.get(index, len(places) - 1), line.time_ms, line.node, line.text, line.is_heading)
 
 
-def _lanes(spec: ClusterSpec) -> list[NodeId]:
-    """The nodes from top to bottom: clients, brokers, controllers, the recovery manager."""
-    return list(dict.fromkeys([*spec.client_ids, *spec.broker_ids, *spec.controller_ids, *spec.member_ids]))
+def _lanes(spec: ClusterSpec, seen: Iterable[NodeId]) -> list[NodeId]:
+    """The nodes from top to bottom: clients, those of the experiment's own too, brokers, controllers, the recovery
+    manager.
+    """
+    clients = (*spec.client_ids, *sorted(set(seen) - set(spec.member_ids)))
+    return list(dict.fromkeys([*clients, *spec.broker_ids, *spec.controller_ids, *spec.member_ids]))
 
 
 def _with_evidence(events: Sequence[RunEvent]) -> Iterator[RunEvent]:

@@ -33,11 +33,14 @@ SCRIPTS = (*DIAGRAM, "open.js")
 MAX_STORY_ROWS = 5_000
 """Lines of the story in the file; of a longer story the last ones, where runs end in what they show."""
 CHUNK = 100
+NO_SUMMARY = Markup("")
 
 
-def write_page(path: Path, run: Run, other: Run | None = None, found: Sequence[Difference] = ()) -> None:
+def write_page(
+    path: Path, run: Run, other: Run | None = None, found: Sequence[Difference] = (), summary: Markup = NO_SUMMARY
+) -> None:
     """Writes the page. InputError where the file cannot be written."""
-    text = render_page(run, other, found)
+    text = render_page(run, other, found, summary)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -45,8 +48,10 @@ def write_page(path: Path, run: Run, other: Run | None = None, found: Sequence[D
         raise InputError("--html", "", f"{path}: {error.strerror}", "a file that can be written") from error
 
 
-def render_page(run: Run, other: Run | None = None, found: Sequence[Difference] = ()) -> str:
-    """The page of one run, or of two with their first differences, as HTML."""
+def render_page(
+    run: Run, other: Run | None = None, found: Sequence[Difference] = (), summary: Markup = NO_SUMMARY
+) -> str:
+    """The page of one run, or of two with their first differences, as HTML; `summary` goes above the diagram."""
     environment = templates(FOLDER)
     environment.filters |= {"clock": _clock, "node_name": node_name}
     runs = [run] if other is None else [run, other]
@@ -56,6 +61,7 @@ def render_page(run: Run, other: Run | None = None, found: Sequence[Difference] 
         stories=[_chunks(each.story) for each in runs],
         left_out=[max(0, len(each.story) - MAX_STORY_ROWS) for each in runs],
         differences=found,
+        summary=summary,
         data=Markup(packed(document)),
         style=style(),
         script=script(SCRIPTS),

@@ -5,10 +5,11 @@ configs that change, and no registrations that outlive a session.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import get_args
 
+from experiments.engines.port import ClusterSpec
 from experiments.faults.kinds import FAULT_KINDS
 from experiments.scenarios.expectation_model import Expectation
 from experiments.scenarios.model import (
@@ -279,6 +280,36 @@ def require_engine(scenario: Scenario, engine: str) -> None:
     for index, step in enumerate(scenario.steps if engine != "sim" else ()):
         if step.kind in ("fault", "load"):
             raise InputError(scenario.name, f"steps[{index}].{step.kind}", f"--engine {engine}", "--engine sim")
+
+
+def require_running(scenario: Scenario, spec: ClusterSpec, topics: Collection[str]) -> None:
+    """InputError if the scenario, whose steps `require_engine` allows on ray, cannot be run on a cluster that runs
+    already, with these `topics`: it names another cluster, sets clocks, or creates a topic that exists.
+    """
+    wanted, place = scenario.cluster.spec(spec.seed), scenario.name
+    for name, asked, found in (
+        ("generation", wanted.config.generation.value, spec.config.generation.value),
+        ("kafka_release", wanted.config.kafka_release.value, spec.config.kafka_release.value),
+        ("brokers", wanted.brokers, spec.brokers),
+        ("controllers", len(wanted.controller_ids), len(spec.controller_ids)),
+        ("racks", *([it.rack_of(broker) for broker in it.broker_ids] for it in (wanted, spec))),
+        ("voters", *([key.id for key in it.first_voters.keys] for it in (wanted, spec))),
+    ):
+        if asked != found:
+            raise InputError(place, f"cluster.{name}", asked, f"{found}, as the running cluster has")
+    for config in scenario.cluster.config:
+        asked, found = wanted.config.values[config], spec.config.values[config]
+        if asked != found:
+            raise InputError(place, f"cluster.config.{config}", asked, f"{found}, as the running cluster has")
+    created = [(f"topics[{index}]", topic) for index, topic in enumerate(scenario.topics)]
+    for index, step in enumerate(scenario.steps):
+        if step.kind == "set_clock":
+            raise InputError(place, f"steps[{index}].set_clock", "a running cluster", "isray scenario run")
+        if isinstance(step.fields, TopicModel):
+            created.append((f"steps[{index}].{step.kind}", step.fields))
+    for where, topic in created:
+        if topic.name in topics:
+            raise InputError(place, f"{where}.name", f"{topic.name}, which exists", "a topic that does not exist yet")
 
 
 # -- what a generation has ---------------------------------------------------------------------------------------------

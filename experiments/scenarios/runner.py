@@ -132,9 +132,12 @@ class Runner:
         )
 
     def set_up(self) -> None:
-        """Starts the nodes and creates the topics. StepFailedError where a broker or a topic does not come up."""
+        """Starts the nodes that do not run and creates the topics. StepFailedError where a broker or a topic does not
+        come up.
+        """
         for node in self.engine.spec.node_ids:
-            self.engine.start(node)
+            if not self.engine.is_running(node):
+                self.engine.start(node)
         for broker in self.engine.spec.broker_ids:
             if not self.engine.run_until(partial(self._is_unfenced, broker), START_WITHIN_MS):
                 raise StepFailedError(f"broker {broker} was not unfenced within {START_WITHIN_MS // 1000} s")

@@ -34,6 +34,7 @@ from ray.exceptions import GetTimeoutError
 from actors.cluster import CPU_SHARE, Link, NodeNotRunningError
 from actors.cluster import NodeCommand as ClusterCommand
 from actors.host import FROM_NOW_ON
+from actors.machines import own_node, pin
 from actors.members import ACTOR_GONE, MessageQueue
 from actors.nodes import NodeSetup, NodeSnapshot, PollReport, actor_class
 from actors.peers import Handle, pieces_of
@@ -41,7 +42,7 @@ from actors.storage import DamageKind, DiskLossKind
 from actors.transport import pack_frame
 from experiments.engines.port import ClusterSpec, Loss, TraceEvent
 from experiments.engines.ray.cluster_state import ClusterState, read_state
-from experiments.engines.ray.connection import ClusterAddress, joined
+from experiments.engines.ray.connection import CLIENT_WITHIN_S, ClusterAddress, joined
 from experiments.engines.ray.engine import PolledEngine
 from experiments.engines.ray.launch import config_of
 from experiments.engines.ray.node_commands import NodeAction, NodeAnswer, NodeCommand, NodeRow, NodeState, ask
@@ -121,7 +122,12 @@ class _OwnClient:
                 seed=spec.seed,
                 label=label,
             )
-            options = {"name": node_name(node), "namespace": run, "num_cpus": CPU_SHARE}
+            options = {
+                "name": node_name(node),
+                "namespace": run,
+                "num_cpus": CPU_SHARE,
+                "scheduling_strategy": pin(own_node()),  # its clock is the one of the experiment
+            }
             with suppress(ValueError):  # another engine has this name
                 self.actor: Handle = actor_class(node).options(**options).remote(setup)
                 self.node = node
@@ -258,14 +264,22 @@ class AttachedCluster:
     def send(self, node: NodeId, message: Message) -> None:
         """Sends a command through the engine's own client; any other message to `node`."""
         if isinstance(message, Command):
-            if self._client is None:
-                self._client = _OwnClient(self.run, self.state.options.name, self._spec)
-            self._client.send(message)
+            self._own_client().send(message)
         elif isinstance(message, ShutdownCommand):
             self._act(NodeAction.STOP, node)
         else:
             pieces = pieces_of(pack_frame([encode(message)]))
             self._actor(node).deliver.remote(DRIVER, message.CONTROL, *pieces)
+
+    def _own_client(self) -> _OwnClient:
+        if self._client is None:
+            self._client = _OwnClient(self.run, self.state.options.name, self._spec)
+        return self._client
+
+    def require_client(self) -> None:
+        """Returns when the engine's own client runs. ActionRefusedError where it does not start in time."""
+        if not ray.wait([self._own_client().actor.process.remote()], timeout=CLIENT_WITHIN_S)[0]:
+            raise ActionRefusedError(f"its client has not started within {CLIENT_WITHIN_S:.0f} s", is_refused=False)
 
     # -- queries -------------------------------------------------------------------------------------------------------
 

@@ -87,7 +87,7 @@ ALLOWED: Mapping[NodeAction, tuple[NodeState, ...]] = {
     NodeAction.LOSE: (NodeState.ENDED,),
     NodeAction.FILL_DISK: (NodeState.RUNNING,),
     NodeAction.FREE_DISK: (NodeState.RUNNING,),
-    NodeAction.CORRUPT_TAIL: (NodeState.RUNNING, NodeState.PAUSED),
+    NodeAction.CORRUPT_TAIL: (NodeState.RUNNING, NodeState.PAUSED, NodeState.ENDED),
 }
 """The states of the node in which an action is possible."""
 

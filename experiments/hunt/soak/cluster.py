@@ -1,7 +1,8 @@
 """The cluster of a soak, with the operations that faults need: signals to processes, waiting, a health check.
 
 Every wait is for a condition, and the workload goes on meanwhile; a condition that does not hold within
-`HEAL_WITHIN_MS` ends the soak with a finding. Signals go to processes of this machine.
+`HEAL_WITHIN_MS` ends the soak with a finding. A cluster that the soak has started has its processes on this machine;
+one that runs already (`running.py`) has a supervisor, to which signals go.
 """
 
 from __future__ import annotations
@@ -11,16 +12,19 @@ import signal
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from experiments.engines.admin_requests import create_topic
+from experiments.engines.admin_requests import create_topic, delete_topic
 from experiments.engines.port import ClusterSpec
-from experiments.engines.ray.engine import RayEngine
+from experiments.engines.ray.engine import PolledEngine
 from experiments.hunt.soak.ray_nodes import RayNodes
 from experiments.hunt.soak.workload import Workload
 from protocol.errors import ErrorCode
 from protocol.events.base import Trace
+from protocol.events.broker import StorageFailed
 from protocol.ids import NO_LEADER, BrokerId, NodeId, TopicPartition, is_broker
+from protocol.messages.admin import AdminRequest
+from protocol.messages.base import Message
 from protocol.messages.commands import AdminCommand, AdminOutcome
 from protocol.metadata.partition import PartitionState
 
@@ -47,8 +51,11 @@ class SoakCluster:
     new command ids.
     """
 
-    def __init__(self, engine: RayEngine, nodes: RayNodes, homes: dict[NodeId, str]) -> None:
+    def __init__(
+        self, engine: PolledEngine[Any], nodes: RayNodes | None, homes: dict[NodeId, str], topic: str = TOPIC
+    ) -> None:
         self.engine = engine
+        self.topic = topic
         self.nodes = nodes
         self.homes = homes
         self.brokers, self.controllers = engine.spec.broker_ids, engine.spec.controller_ids
@@ -149,13 +156,30 @@ class SoakCluster:
         """Creates the topic of the soak with rotated replica lists. NotHealedError where the controller refuses."""
         brokers = self.brokers
         rotated = [brokers[index % len(brokers) :] + brokers[: index % len(brokers)] for index in range(partitions)]
-        request = create_topic(TOPIC, rotated, {"min.insync.replicas": len(brokers) - 1})
+        request = create_topic(self.topic, rotated, {"min.insync.replicas": len(brokers) - 1})
+        self._administer(request, "the topic is created")
+        self.partitions = tuple(TopicPartition(self.topic, index) for index in range(partitions))
+
+    def delete_topic(self) -> None:
+        """Deletes the topic of the soak. NotHealedError where the controller refuses."""
+        self.partitions = ()
+        self._administer(delete_topic(self.topic), "the topic is deleted")
+
+    def _administer(self, request: AdminRequest, what: str) -> None:
         command = AdminCommand(command_id=self.next_id(), request=request)
         self.engine.submit(command)
-        outcome = self.wait_for(lambda: self.engine.outcome(command.command_id), "the topic is created")
+        outcome = self.wait_for(lambda: self._taken(command.command_id), what)
         if not isinstance(outcome, AdminOutcome) or outcome.error is not ErrorCode.NONE:
-            raise NotHealedError(f"the topic is not created: {outcome}")
-        self.partitions = tuple(TopicPartition(TOPIC, index) for index in range(partitions))
+            raise NotHealedError(f"not so: {what}: {outcome}")
+
+    def _taken(self, command_id: int) -> Message | None:
+        """The outcome of a command, which the workload may have taken with others."""
+        outcome = self.engine.outcome(command_id)
+        return outcome if outcome is not None or self.workload is None else self.workload.others.pop(command_id, None)
+
+    def has_reported_full_disk(self, broker: BrokerId, before: int) -> bool:
+        """Whether a broker has reported a failure of its disk since it had reported `before` of them."""
+        return self.count_traces(StorageFailed, broker) > before
 
     def signal(self, node: NodeId, number: signal.Signals) -> None:
         os.kill(self.pids[node], number)

@@ -25,7 +25,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
-from experiments.engines.ray.engine import DamageKind
+from experiments.engines.ray.engine import DamageKind, RayEngine
 from experiments.hunt.soak.cluster import SoakCluster
 from protocol.events.broker import StorageFailed
 from protocol.events.host import RecordsDropped
@@ -87,11 +87,13 @@ def cut(cluster: SoakCluster, rng: Random) -> str:
         controller = cluster.controller()
         ends = ((leader, controller), (controller, leader))
     links = rng.choice([ends, ends[:1], ends[1:]])
-    for source, target in links:
-        cluster.engine.set_link(source, target, False)
-    cluster.pass_time(CUT_MS)
-    for source, target in links:
-        cluster.engine.set_link(source, target, True)
+    try:
+        for source, target in links:
+            cluster.engine.set_link(source, target, False)
+        cluster.pass_time(CUT_MS)
+    finally:
+        for source, target in links:
+            cluster.engine.set_link(source, target, True)
     return " and ".join(f"{source} to {target}" for source, target in links) + f" for {CUT_MS / 1000:.0f} s"
 
 
@@ -100,10 +102,10 @@ def full_disk(cluster: SoakCluster, rng: Random) -> str:
     before = cluster.count_traces(StorageFailed, broker)
     cluster.engine.set_room(broker, ROOM_BYTES)
     cluster.wait(
-        lambda: cluster.count_traces(StorageFailed, broker) > before or not cluster.engine.is_running(broker),
+        lambda: cluster.has_reported_full_disk(broker, before) or not cluster.engine.is_running(broker),
         f"broker {broker} reports that its disk is full",
     )
-    has_reported = cluster.count_traces(StorageFailed, broker) > before
+    has_reported = cluster.has_reported_full_disk(broker, before)
     if cluster.engine.is_running(broker):
         cluster.kill([broker])
     cluster.start([broker])
@@ -151,27 +153,30 @@ def kill_controller(cluster: SoakCluster, rng: Random) -> str:
 
 
 def kill_raylet(cluster: SoakCluster, rng: Random) -> str:
+    nodes, engine = cluster.nodes, cluster.engine
+    assert nodes is not None
+    assert isinstance(engine, RayEngine)
     broker = _leader(cluster, rng)
-    spare = cluster.nodes.add()
+    spare = nodes.add()
     home, cluster.homes[broker] = cluster.homes[broker], spare
     orphan = os.pidfd_open(cluster.pids[broker])
     try:
         epoch = _epoch(cluster, broker)
-        cluster.engine.cluster.isolate([broker])
-        cluster.nodes.kill_raylet(home)
+        engine.cluster.isolate([broker])
+        nodes.kill_raylet(home)
         cluster.wait(lambda: not cluster.engine.is_running(broker), f"Ray has lost broker {broker}")
-        cluster.engine.move(broker, spare)
+        engine.move(broker, spare)
         cluster.start([broker])
         cluster.wait(lambda: _epoch(cluster, broker) > epoch, f"the next incarnation of broker {broker} is registered")
         refused = _refusals(cluster, broker)
-        cluster.engine.cluster.isolate([])
+        engine.cluster.isolate([])
         cluster.wait(lambda: _refusals(cluster, broker) > refused, f"the orphan of broker {broker} is refused")
         cluster.pass_time(ORPHAN_TALKS_MS)
         refused = _refusals(cluster, broker) - refused
     finally:
         signal.pidfd_send_signal(orphan, signal.SIGKILL)
         os.close(orphan)
-        cluster.nodes.reap(home)
+        nodes.reap(home)
     return f"broker {broker}, whose orphan was refused {refused} times"
 
 
@@ -199,3 +204,5 @@ FAULTS: Mapping[str, Fault] = {
     "kill-raylet": kill_raylet,
 }
 """The fault functions by kind; each returns its target and variant in words."""
+OWN_RAY_ONLY = ("kill-raylet",)
+"""The kinds that need a Ray which the soak has started itself."""

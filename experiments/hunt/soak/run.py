@@ -19,6 +19,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import count
 from pathlib import Path
@@ -31,11 +32,13 @@ from experiments.check.losses import Losses
 from experiments.check.recording import Header, Recording, RecordingWriter
 from experiments.engines.port import ClusterSpec
 from experiments.engines.ray.engine import RayEngine
+from experiments.explorer.day import Span
 from experiments.hunt.soak.cluster import NotHealedError, SoakCluster, homes_of
 from experiments.hunt.soak.faults import FAULTS
 from experiments.hunt.soak.ray_nodes import RayNodes, ray_nodes
 from experiments.hunt.soak.workload import Counts, Workload
 from protocol.config import ClusterConfig
+from protocol.events.base import Trace
 from protocol.events.broker import StorageFailed
 from protocol.events.controller import AlertRaised, SessionExpired
 from protocol.events.host import RecordsDropped
@@ -68,6 +71,8 @@ class SoakOptions:
     faults: tuple[str, ...]
     out: Path
     controllers: int = 1
+    cluster: str | None = None
+    """The name of the running cluster; None for one of the soak's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,9 @@ class DoneFault:
 
 @dataclass(slots=True)
 class SoakResult:
-    """`findings` is empty if the soak passed; `looked_at` counts checks by invariant; `memory` is the cluster's."""
+    """`findings` is empty if the soak passed; `looked_at` counts checks by invariant; `memory` is the cluster's;
+    `gaps` are the spans in which the clients received no acknowledgement (`explorer/day.py`).
+    """
 
     options: SoakOptions
     seconds: float = 0.0
@@ -112,8 +119,10 @@ class SoakResult:
     counts: Counts = field(default_factory=Counts)
     memory: dict[str, dict[str, int]] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)
+    unjudged: list[str] = field(default_factory=list)
     looked_at: dict[str, int] = field(default_factory=dict)
     losses: Losses = field(default_factory=Losses)
+    gaps: list[Span] = field(default_factory=list)
 
     @property
     def recovery_ms(self) -> dict[str, list[int]]:
@@ -124,6 +133,7 @@ class SoakResult:
         """The JSON document of `--json` and `report.json`."""
         return {
             "minutes": round(self.seconds / 60, 2),
+            "cluster": self.options.cluster,
             "seed": self.options.seed,
             "brokers": self.options.brokers,
             "controllers": self.options.controllers,
@@ -133,10 +143,12 @@ class SoakResult:
             **self.losses.document(),
             "acknowledged_per_second": round(self.counts.acknowledged / max(self.seconds, 1e-9), 1),
             "read_per_second": round(self.counts.read / max(self.seconds, 1e-9), 1),
+            "gaps": [{"partition": it.row, "from_ms": it.begin_ms, "until_ms": it.end_ms} for it in self.gaps],
             "memory": self.memory,
             "out": str(self.options.out),
             "looked_at": self.looked_at,
             "findings": self.findings,
+            "unjudged": self.unjudged,
         }
 
 
@@ -147,52 +159,75 @@ OnFault = Callable[[int, int], None]
 def soak(options: SoakOptions, on_fault: OnFault = lambda _sent, _faults: None) -> SoakResult:
     """Runs a soak and writes its files to `options.out`, an empty or new folder; calls `on_fault` before each fault.
     Call from the main thread."""
+    with written(options) as (result, writer), ray_nodes(options.brokers) as nodes:
+        _run(nodes, writer, result, on_fault)
+    return result
+
+
+@contextmanager
+def written(options: SoakOptions) -> Iterator[tuple[SoakResult, RecordingWriter]]:
+    """The result that the block fills in, and the recording that it writes to; the result is written at the end."""
     options.out.mkdir(parents=True, exist_ok=True)
     result = SoakResult(options)
     writer = RecordingWriter(options.out)
     try:
-        with ray_nodes(options.brokers) as nodes:
-            _run(nodes, writer, result, on_fault)
+        yield result, writer
     finally:
         writer.close()
     (options.out / REPORT).write_text(json.dumps(result.document(), indent=1) + "\n", encoding="utf-8")
-    return result
 
 
 def _run(nodes: RayNodes, writer: RecordingWriter, result: SoakResult, on_fault: OnFault) -> None:
     options = result.options
     spec = ClusterSpec(options.brokers, options.controllers, ClusterConfig.of(Generation.KIP_966, CONFIG), options.seed)
     homes = homes_of(spec, nodes)
-    engine = RayEngine(spec, homes=homes, keeps=lambda trace: isinstance(trace, KEPT_TRACES))
+    engine = RayEngine(spec, homes=homes, keeps=is_kept)
     try:
         writer.record(engine)
         cluster = SoakCluster(engine, nodes, homes)
         cluster.start(spec.node_ids)
-        cluster.await_whole()
-        cluster.create_topic(options.partitions)
-        cluster.await_whole()
-        partitions, rate = cluster.partitions, options.rate
-        workload = cluster.workload = Workload(engine, writer.operation, partitions, rate, cluster.next_id)
-        result.counts = workload.counts
-        try:
-            _inject_faults(cluster, workload, writer, result, on_fault)
-            _end_workload(cluster, workload)
-        except NotHealedError as error:
-            result.findings.append(f"{error}: {_describe_states(cluster)}")
-        result.memory = cluster.memory()
-        finals = final_logs(engine, ranges_of)
-        writer.metadata(engine.metadata_log())
-        began_ms = engine.began_unix_ms
-        header = Header.of("soak", engine.name, spec, nothing_may_be_lost=True, began_unix_ms=began_ms)
-        writer.finish(header, finals)
-        checked = check(Recording(options.out))
-        result.findings += [f"{found.invariant}: {found.detail}" for found in checked.violations]
-        result.findings += [f"not judged: {line}" for line in checked.unjudged]
-        result.looked_at, result.losses = checked.looked_at, checked.losses
+        run_on(cluster, writer, result, on_fault)
+        judge(cluster, writer, result)
+        result.findings += [f"not judged: {line}" for line in result.unjudged]
         if result.findings:
             shutil.copytree(engine.cluster.folder, options.out / DISKS, dirs_exist_ok=True)
     finally:
         engine.close()
+
+
+def is_kept(trace: Trace) -> bool:
+    """Whether a soak keeps a trace event in memory."""
+    return isinstance(trace, KEPT_TRACES)
+
+
+def run_on(cluster: SoakCluster, writer: RecordingWriter, result: SoakResult, on_fault: OnFault) -> None:
+    """Runs the workload and the faults on a cluster whose nodes have been started, until all replicas are equal."""
+    options = result.options
+    try:
+        cluster.await_whole()
+        cluster.create_topic(options.partitions)
+        cluster.await_whole()
+        workload = Workload(cluster.engine, writer.operation, cluster.partitions, options.rate, cluster.next_id)
+        cluster.workload, result.counts, result.gaps = workload, workload.counts, workload.gaps.spans
+        _inject_faults(cluster, workload, writer, result, on_fault)
+        _end_workload(cluster, workload)
+    except NotHealedError as error:
+        result.findings.append(f"{error}: {_describe_states(cluster)}")
+    result.memory = cluster.memory()
+
+
+def judge(cluster: SoakCluster, writer: RecordingWriter, result: SoakResult) -> None:
+    """Completes the recording, and judges it as `isray check` does."""
+    engine = cluster.engine
+    finals = [final for final in final_logs(engine, ranges_of) if final.partition in cluster.partitions]
+    writer.metadata(engine.metadata_log())
+    began_ms = engine.began_unix_ms
+    header = Header.of("soak", engine.name, engine.spec, nothing_may_be_lost=True, began_unix_ms=began_ms)
+    writer.finish(header, finals)
+    checked = check(Recording(result.options.out))
+    result.findings += [f"{found.invariant}: {found.detail}" for found in checked.violations]
+    result.unjudged = list(checked.unjudged)
+    result.looked_at, result.losses = checked.looked_at, checked.losses
 
 
 def _inject_faults(
@@ -231,7 +266,7 @@ def _inject(planned: ScheduledFault, cluster: SoakCluster) -> DoneFault:
 
 def _end_workload(cluster: SoakCluster, workload: Workload) -> None:
     """Ends the workload and waits until all replicas are equal."""
-    workload.is_sending = False
+    workload.end_sending()
     cluster.wait(lambda: not workload.sends, "every send has ended")
     ends = cluster.wait_for(lambda: _log_ends(cluster), "all replicas have all records")
     cluster.wait(lambda: workload.has_read_to(ends), "the readers reach the log ends")

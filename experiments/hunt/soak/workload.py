@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from experiments.check.client_history import ACKS_ALL, ended, seen
 from experiments.check.history import Invoked, Operation
-from experiments.engines.ray.engine import RayEngine
+from experiments.engines.ray.engine import PolledEngine
+from experiments.explorer.day import AcknowledgementGaps
 from protocol.errors import ErrorCode
 from protocol.ids import Offset, TimeMs, TopicPartition
+from protocol.messages.base import Message
 from protocol.messages.commands import ConsumeCommand, ConsumeOutcome, SendOutcome, SendRecords
 
 RECORDS_PER_SEND = 10
@@ -54,13 +57,14 @@ class _Follower:
 
 class Workload:
     """The producer and the readers. `write` receives the operations of the history, `rate` is in records per second,
-    and `next_id` returns new command ids. `is_sending` and `is_reading` may be set to False; `sends` and `reads` are
-    under way. Whoever waits for the cluster calls `tick` as often as possible.
+    and `next_id` returns new command ids. `is_reading` may be set to False; `sends` and `reads` are
+    under way, and `others` are outcomes of commands that are not of the workload. `gaps` are the times in which a
+    partition's records were not acknowledged. Whoever waits for the cluster calls `tick` as often as possible.
     """
 
     def __init__(
         self,
-        clients: RayEngine,
+        clients: PolledEngine[Any],
         write: Callable[[Operation], None],
         partitions: Sequence[TopicPartition],
         rate: int,
@@ -73,10 +77,12 @@ class Workload:
         self._rate = rate
         self._next_id = next_id
         self._credit_from_ms: float = clients.now_ms()
+        self.gaps = AcknowledgementGaps(self._partitions, clients.now_ms())
         self._turn = 0
         self.is_sending = self.is_reading = True
         self.sends: set[int] = set()
         self.reads: dict[int, _Follower] = {}
+        self.others: dict[int, Message] = {}
         self._followers = [_Follower(reader, partition) for partition in self._partitions for reader in READERS]
 
     def rewind(self) -> None:
@@ -95,15 +101,29 @@ class Workload:
         for command_id, outcome in self._clients.take_outcomes().items():
             if isinstance(outcome, SendOutcome) and command_id in self.sends:
                 self.sends.remove(command_id)
+                self._note_acknowledgements(now_ms, outcome)
                 for end in ended(outcome, at_ms=now_ms):
                     self._write(end)
                     setattr(self.counts, end.result, getattr(self.counts, end.result) + end.size)
             elif isinstance(outcome, ConsumeOutcome) and command_id in self.reads:
                 self._handle_read_outcome(now_ms, self.reads.pop(command_id), outcome)
+            else:
+                self.others[command_id] = outcome
         self._send_due(now_ms)
         for follower in self._followers:
             if self.is_reading and not follower.command and follower.due_ms <= now_ms:
                 self._read(follower)
+
+    def _note_acknowledgements(self, now_ms: TimeMs, outcome: SendOutcome) -> None:
+        for part in outcome.ranges:
+            if part.error is ErrorCode.NONE and self.is_sending:
+                self.gaps.acknowledged(TopicPartition(self._partitions[0].topic, part.partition), now_ms)
+
+    def end_sending(self) -> None:
+        """Sends nothing more; sends may be under way."""
+        if self.is_sending:
+            self.is_sending = False
+            self.gaps.end(self._clients.now_ms())
 
     def _send_due(self, now_ms: TimeMs) -> None:
         every_ms = 1000 * RECORDS_PER_SEND / self._rate

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 import yaml
 
-from experiments.scenarios.loader import load_scenario, require_engine, scenario_from
+from experiments.engines.port import ClusterSpec
+from experiments.scenarios.loader import load_scenario, require_engine, require_running, scenario_from
 from experiments.scenarios.model import STEPS
 from experiments.scenarios.runner import Runner
 from experiments.support.errors import InputError
+from protocol.config import ClusterConfig
+from protocol.features import Generation
 from tests.yaml_rows import rows
 
 SHIPPED = sorted((Path(__file__).parents[4] / "experiments" / "scenarios").glob("*.yaml"))
@@ -211,3 +214,45 @@ def test_a_fault_step_runs_on_the_simulator_only() -> None:
     require_engine(scenario, "sim")
     with pytest.raises(InputError, match=r"steps\[1\].fault: found --engine ray; allowed: --engine sim"):
         require_engine(scenario, "ray")
+
+
+RUNNING = ClusterSpec(3, 1, ClusterConfig.of(Generation.KIP_966, {"broker.session.timeout.ms": 3_000}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "topics", "line"),
+    [
+        ({}, set(), None),
+        ({"cluster": {"brokers": 3, "config": {"broker.session.timeout.ms": 3_000}}}, {"others"}, None),
+        ({"cluster": {"brokers": 4}}, set(), "s: cluster.brokers: found 4; allowed: 3"),
+        ({"cluster": {"brokers": 3, "controllers": 3}}, set(), "s: cluster.controllers: found 3; allowed: 1"),
+        (
+            {"cluster": {"brokers": 3, "generation": "kip-497"}},
+            set(),
+            "s: cluster.generation: found",
+        ),
+        ({"cluster": {"brokers": 3, "racks": 3}}, set(), "s: cluster.racks: found"),
+        (
+            {"cluster": {"brokers": 3, "config": {"broker.session.timeout.ms": 9_000}}},
+            set(),
+            "s: cluster.config.broker.session.timeout.ms: found 9000; allowed: 3000",
+        ),
+        ({}, {"t"}, "s: topics[0].name: found t, which exists;"),
+        (
+            {"steps": [{"create_topic": {"name": "u", "assignments": [[0]]}}]},
+            {"u"},
+            "s: steps[0].create_topic.name",
+        ),
+        ({"steps": [{"set_clock": {"broker": 0, "ahead": "5s"}}]}, set(), "s: steps[0].set_clock: found"),
+    ],
+)
+def test_what_a_running_cluster_cannot_do_is_refused(
+    fields: dict[str, Any], topics: set[str], line: str | None
+) -> None:
+    scenario = scenario_from(copy.deepcopy(BASE) | {"name": "s"} | fields, "s.yaml")
+    if line is None:
+        require_running(scenario, RUNNING, topics)
+        return
+    with pytest.raises(InputError) as caught:
+        require_running(scenario, RUNNING, topics)
+    assert str(caught.value).startswith(line)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +24,7 @@ from experiments.engines.ray.cluster_state import (
     states,
     write_state,
 )
-from experiments.engines.ray.connection import ClusterAddress, find_cluster, own_state
+from experiments.engines.ray.connection import ClusterAddress, find_cluster, own_state, state_of
 from experiments.support.errors import InputError
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CLIENT, NodeId
@@ -53,6 +54,22 @@ def ended_process() -> int:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return process.pid
+
+
+def test_an_address_selects_the_cluster_that_runs_there_and_any_other_is_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        here = f"127.0.0.1:{listening.getsockname()[1]}"
+        with pytest.raises(InputError, match=f"--address: found {here}, where none of your clusters runs;"):
+            state_of(None, here)
+        first = running("a", here, "isray-1", here)
+        running("b", "127.0.0.1:1")
+        assert state_of(None, here) == first
+        running("c", here, "isray-2", here)
+        with pytest.raises(InputError, match=f"one of the clusters on {here}: a, c"):
+            state_of(None, here)
+        assert state_of("a", here) == first
+    with pytest.raises(InputError, match=f"--address: found {here}; allowed: host:port of a running"):
+        state_of(None, here)
 
 
 # -- state files -------------------------------------------------------------------------------------------------------

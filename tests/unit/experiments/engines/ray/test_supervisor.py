@@ -342,6 +342,6 @@ def test_disks_are_filled_freed_and_damaged_where_the_state_of_the_node_allows_i
     assert act(NodeAction.LOSE, loss_kind="all").found == "broker-0, which is running"
     damaged = act(NodeAction.CORRUPT_TAIL, damage="zeroed", seed="1")
     assert (damaged.damaged, cluster.killed, damaged.rows[0].state) == (4, [0], NodeState.ENDED)
-    for action in (NodeAction.CORRUPT_TAIL, NodeAction.FILL_DISK, NodeAction.FREE_DISK, NodeAction.KILL):
+    for action in (NodeAction.FILL_DISK, NodeAction.FREE_DISK, NodeAction.KILL):
         assert act(action).found == "broker-0, which is ended"
     assert act(NodeAction.LOSE, loss_kind="records", loss_count=3).allowed == ""

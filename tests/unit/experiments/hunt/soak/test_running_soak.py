@@ -1,0 +1,50 @@
+"""Which running clusters can have a soak, and that one soak at a time has a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from experiments.engines.ray.cluster_state import ClusterOptions, ClusterState
+from experiments.hunt.soak.faults import FAULTS, OWN_RAY_ONLY
+from experiments.hunt.soak.running import only_soak, require_possible
+from experiments.support.errors import InputError
+from protocol.features import Generation
+
+POSSIBLE = tuple(kind for kind in FAULTS if kind not in OWN_RAY_ONLY)
+
+
+def state(**options: object) -> ClusterState:
+    made = ClusterOptions.model_validate({"name": "game", **options})
+    return ClusterState(options=made, pid=1, started_ticks=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "faults", "line"),
+    [
+        ({}, ("pause", "kill-raylet"), "--faults: found kill-raylet; allowed: a fault of nodes"),
+        ({"generation": Generation.KIP_497}, POSSIBLE, "--name: found game, of generation kip-497; allowed"),
+        ({"brokers": 2}, POSSIBLE, "--name: found game, with 2 brokers; allowed: 3 at least"),
+    ],
+)
+def test_what_a_running_cluster_cannot_have_is_refused(
+    options: dict[str, object], faults: tuple[str, ...], line: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        require_possible(state(**options), faults)
+    require_possible(state(), POSSIBLE)
+    assert str(caught.value).startswith(line)
+
+
+def test_a_second_soak_on_a_cluster_is_refused_until_the_first_has_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with only_soak(state()):
+        with pytest.raises(InputError, match="game, on which a soak runs"), only_soak(state()):
+            pytest.fail("two soaks on one cluster")
+        with only_soak(state(name="other")):
+            pass
+    with only_soak(state()):
+        pass
