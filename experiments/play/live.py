@@ -17,13 +17,13 @@ from typing import NamedTuple, cast
 import yaml
 from ray.exceptions import RayError
 
-from experiments.engines.port import ClusterView, Engine
+from experiments.engines.port import ClusterView, Engine, TraceEvent
 from experiments.engines.ray.attached import ActionRefusedError, AttachedEngine
 from experiments.engines.ray.engine import NODE_FAILURES
 from experiments.engines.ray.node_commands import NodeState
 from experiments.explorer.assemble import run_of_journal
 from experiments.explorer.page import columns
-from experiments.explorer.recorder import AcknowledgedLosses, TraceCollector
+from experiments.explorer.recorder import TraceCollector
 from experiments.play.rules import Explainer, answer_text
 from experiments.play.steps import EXPECTING, foreseen_error, joined, partition_of, step_text, with_error
 from experiments.play.views import node_views, obstacle, stored_min_isr
@@ -36,6 +36,7 @@ from experiments.scenarios.model import NodeStep, Scenario, Step
 from experiments.scenarios.runner import Runner, StepFailedError
 from experiments.support.errors import InputError
 from protocol.config import MIN_INSYNC_REPLICAS
+from protocol.errors import ErrorCode
 from protocol.events.controller import PartitionChanged
 from protocol.ids import NO_LEADER, NodeId, TopicPartition, node_name
 from protocol.messages.commands import AdminCommand, AdminOutcome
@@ -108,9 +109,15 @@ class LiveWorld:
         self._base = self._document()
         self._records = _metadata_log(engine)
         self._explainer = Explainer(states=_published(self._view, self._min_isr))
-        self._collector = TraceCollector(self._runner.headings, AcknowledgedLosses(), SHOWN_EVENTS)
+        self._collector = TraceCollector(self._runner.headings, limit=SHOWN_EVENTS)
         engine.record_to(self._explainer.add)
-        engine.record_to(self._collector.add)
+        self._diagram: tuple[int, dict[str, object]] = (-1, {})
+        self._events = 0
+        engine.record_to(self._record)
+
+    def _record(self, event: TraceEvent) -> None:
+        self._collector.add(event)
+        self._events += 1
 
     @property
     def unavailable(self) -> Mapping[str, str]:
@@ -189,11 +196,12 @@ class LiveWorld:
         if state is None or state["leader"] == NO_LEADER:
             raise RefusedError(f"{name} has no leader, so that no consumer can read it")
         try:
-            found = self._runner.clients.visible(name)
+            outcome = self._runner.clients.consume(name)
         except (NoOutcomeError, *_GONE) as error:
             raise RefusedError(f"{name} is not read: {error}") from error
-        if found is None:
-            raise RefusedError(f"no consumer can read {name} now: its leader does not answer")
+        if outcome.error is not ErrorCode.NONE:
+            raise RefusedError(f"no consumer can read {name} now: {outcome.error.name}")
+        found = sum(batch.record_count for batch in outcome.batches)
         return f"a consumer reads {found} records of {name}: those below the high watermark"
 
     def follow(self, seen: Callable[[], None]) -> None:
@@ -218,7 +226,7 @@ class LiveWorld:
             self._look()
             self._count_losses()
         except ActionRefusedError:
-            return  # a node or the supervisor is silent; the next look asks again
+            return  # a node is silent; the next look asks again
         except _GONE as error:
             self.ended = str(error)
 
@@ -231,10 +239,10 @@ class LiveWorld:
         now_ms = self._engine.now_ms()
         if now_ms - self._asked_ms >= SUPERVISOR_EVERY_MS:
             self._asked_ms = now_ms
-            rows = self._engine.cluster.rows()
-            self._paused = [node for node, row in rows.items() if row.state is NodeState.PAUSED]
-            links = sorted(self._engine.cluster.links().items())
-            self._cuts = [[node_name(a), node_name(b)] for (a, b), delay_ms in links if delay_ms is None]
+            with suppress(ActionRefusedError):  # a supervisor that is silent is asked again
+                rows, links = self._engine.cluster.rows(), sorted(self._engine.cluster.links().items())
+                self._paused = [node for node, row in rows.items() if row.state is NodeState.PAUSED]
+                self._cuts = [[node_name(a), node_name(b)] for (a, b), delay_ms in links if delay_ms is None]
         self._engine.run_until(self._see, 0)
         self._describe(now_ms)
 
@@ -302,8 +310,9 @@ class LiveWorld:
         found = None if self._view is None else len(self._view.partitions)
         shown = [self._counted(name, it) for name, it in sorted(self._known.items())]
         only = f" {len(shown)} of {found} partitions are shown, those that lack replicas first." if found else ""
-        journal = self._collector.journal()
-        run = run_of_journal(journal, self._name, (), self._engine.spec, self._records)
+        if self._diagram[0] != self._events:
+            run = run_of_journal(self._collector.journal(), self._name, (), self._engine.spec, self._records)
+            self._diagram = (self._events, {"runs": [columns(run)], "differences": []})
         return {
             "kind": "console",
             "unavailable": UNAVAILABLE,
@@ -322,7 +331,8 @@ class LiveWorld:
             "ahead": [],
             "sentences": [it.document() for it in self._explainer.sentences],
             "violations": [],
-            "diagram": {"runs": [columns(run)], "differences": []},
+            "diagram": self._diagram[1],
+            "events": self._events,
             "lessons": [],
             "lesson": None,
         }

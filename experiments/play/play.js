@@ -223,8 +223,9 @@ class Play {
   }
 
   showDiagram() {
-    const { diagram } = this.state;
-    if (!diagram.runs[0].time.length) return;
+    const { diagram, events } = this.state;
+    if (!diagram.runs[0].time.length || (events !== undefined && events === this.drawn)) return;
+    this.drawn = events;
     if (this.explorer) this.explorer.replace(diagram);
     else {
       byId("explorer").hidden = false;

@@ -125,12 +125,17 @@ class ScenarioClients:
             if not (op.partition in partitions if isinstance(op, Seen) else op.send in gone)
         ]
 
-    def visible(self, partition: TopicPartition) -> int | None:
-        """How many records a consumer reads from the start of the partition; None if the read fails."""
+    def consume(self, partition: TopicPartition) -> commands.ConsumeOutcome:
+        """What a consumer reads from the start of the partition."""
         outcome = self._run(
             commands.ConsumeCommand(command_id=self.next_id(), topic=partition.topic, partition=partition.partition)
         )
         assert isinstance(outcome, commands.ConsumeOutcome)
+        return outcome
+
+    def visible(self, partition: TopicPartition) -> int | None:
+        """How many records a consumer reads from the start of the partition; None if the read fails."""
+        outcome = self.consume(partition)
         if outcome.error is not ErrorCode.NONE:
             return None
         self.operations.append(seen(READER, partition, outcome, ranges_of))

@@ -97,8 +97,11 @@ def test_what_was_done_is_saved_passes_as_a_scenario_and_loads_again(
     file.write_text(saved.replace("name: play", "name: once more"), encoding="utf-8")
     scenario = load_scenario(file)
     assert Runner(scenario, CheckedEngine(scenario.cluster.spec(0))).run().passed
+    seed = browser.find_element(By.ID, "seed")
+    seed.clear()
+    seed.send_keys("7")
     browser.find_element(By.ID, "load").send_keys(str(file))
-    wait_for(browser, "state.title === 'once more' && state.ahead.length === 3")
+    wait_for(browser, "state.title === 'once more' && state.seed === 7 && state.ahead.length === 3")
     click(browser, "[data-do=run]")
     wait_for(browser, "state.ahead.length === 0")
     wait_for(browser, "state.partitions[0].high_watermark === 5")

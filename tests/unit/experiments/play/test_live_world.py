@@ -17,6 +17,7 @@ from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.runner import Runner
 from experiments.support.errors import InputError
 from experiments.support.yaml_input import parse_yaml_mapping
+from protocol.messages.commands import ProduceCommand
 
 T0 = {"topic": "t", "partition": 0}
 
@@ -137,7 +138,10 @@ def test_answers_with_an_error_are_steps_that_expect_it_and_time_between_steps_i
 
 def test_a_consumer_reads_and_links_are_cut_one_way(world: LiveWorld, engine: Simulated) -> None:
     world.act({"produce": T0 | {"records": 2}})
-    assert world.act({"consume": T0}).startswith("a consumer reads 2 records of t-0")
+    foreign = ProduceCommand(command_id=10**6, topic="t", partition=0, acks=-1, record_count=3, payload=b"not ours")
+    engine.sim.submit(foreign)
+    look(world, engine, 1)
+    assert world.act({"consume": T0}).startswith("a consumer reads 5 records of t-0")
     world.act({"cut": {"from": 0, "to": 1}})
     assert look(world, engine)["cuts"] == [["broker-0", "broker-1"]]
 
