@@ -15,18 +15,20 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ValidationError
 
-from actors.cluster import ActorCluster
-from actors.members import KeptDisks
+from actors.kept_disks import KeptDisks
 from actors.storage import DirectoryLock, DiskLossKind
 from experiments.engines.ray.cluster_state import ClusterOptions, ClusterState, state_path
 from experiments.support.atomic import write_text
 from experiments.support.errors import InputError
 from protocol.errors import DirectoryInUseError
 from protocol.ids import NodeId
+
+if TYPE_CHECKING:
+    from actors.cluster import ActorCluster
 
 FILE, KEEP = "cluster.json", "keep"
 """What the cluster was; the mark by which `isray down --keep` has the supervisor leave the disks."""
@@ -125,7 +127,7 @@ def mark_to_keep(state: ClusterState, hosts: Mapping[str, str | None]) -> Path:
     if elsewhere:
         raise InputError("--keep", "", elsewhere[0], "a cluster whose nodes run on this machine")
     if state.disks is None or not (Path(state.disks) / FILE).exists():
-        raise InputError("--keep", "", f"{state.options.name}, which was never ready", "a cluster that has disks")
+        raise InputError("--keep", "", f"{state.options.name}, which has no disks", "a cluster that was ready once")
     (Path(state.disks) / KEEP).touch()
     _pointer(state.options.name).write_text(state.disks, encoding="utf-8")
     return Path(state.disks)
