@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import ray
 from ray.exceptions import ActorUnschedulableError, RayActorError
 
+from actors.kept_disks import KeptDisks
 from actors.nodes import NodeSnapshot, PollReport
 from actors.peers import Handle, pieces_of
 from actors.processes import ProcessId
@@ -19,6 +22,7 @@ from protocol.ids import DRIVER, NO_EPOCH, NodeId
 
 ACTOR_GONE = (RayActorError, ActorUnschedulableError)
 """The errors of a call to an actor that has ended, or whose Ray node is lost."""
+_RETRY_S = 0.02
 _STORAGE_ERRORS = {StorageError.__name__, *(kind.__name__ for kind in StorageError.__subclasses__())}
 
 
@@ -84,3 +88,40 @@ def creation_failure(text: str) -> str:
     last = text.strip().splitlines()[-1]
     kind = last.partition(":")[0].rpartition(".")[2]
     return last.removeprefix(f"{StorageError.__module__}.") if kind in _STORAGE_ERRORS else text
+
+
+def disks_of(run: str, folder: Path, members: Mapping[NodeId, Member]) -> KeptDisks:
+    """The disks of the nodes of a cluster as they are now."""
+    losses = {node: (it.loss_kind, it.loss_count) for node, it in members.items() if it.loss_kind != "none"}
+    incarnations = {node: it.incarnation for node, it in members.items()}
+    return KeptDisks(run, folder, incarnations, {node: it.disk for node, it in members.items()}, losses)
+
+
+def resume(members: Mapping[NodeId, Member], kept: KeptDisks) -> None:
+    """Sets up nodes that have not started yet on disks that they had before."""
+    for node, member in members.items():
+        member.incarnation, member.disk = kept.incarnations.get(node, 0), kept.disks.get(node, 0)
+        member.loss_kind, member.loss_count = kept.losses.get(node, ("none", 0))
+
+
+def create_when_name_is_free(create: Callable[[], Handle], within_s: float) -> Handle:
+    """Creates a named actor once the name is free: Ray frees it when it has noticed the death of the old process."""
+    deadline_s = time.monotonic() + within_s
+    while True:
+        try:
+            return create()
+        except ValueError:
+            if time.monotonic() >= deadline_s:
+                raise
+        time.sleep(_RETRY_S)
+
+
+def await_gone(name: str, run: str, within_s: float) -> None:
+    """Waits until Ray knows that an actor has ended, at most this long."""
+    deadline_s = time.monotonic() + within_s
+    while time.monotonic() < deadline_s:
+        try:
+            ray.get_actor(name, run)
+        except ValueError:
+            return
+        time.sleep(_RETRY_S)

@@ -37,8 +37,9 @@ from actors.log.files import OpenFiles
 from actors.log.format import crc32c
 from actors.machines import RACK_LABEL
 from actors.metrics import NodeReadings, RayMeter
+from actors.node_log import NodeLog
 from actors.peers import Handle, RayPeers
-from actors.processes import ProcessId, own_process, signal_process
+from actors.processes import ProcessId, own_process, set_signal_of_parents_end, signal_process
 from actors.relay import AdminRelay, CallerCommand
 from actors.storage import DiskLossKind, DiskStorage, Owner, apply_loss
 from actors.transport import NodeLinks, Transport
@@ -246,6 +247,8 @@ class NodeShell:
         self._transport.ignore_incarnations(setup.former)
         self._meter = RayMeter(setup.label or setup.run, self._name, clock, NodeReadings(self._node))
         self._calls = CallerLog(setup.node, setup.incarnation, clock.now_ms) if setup.records_calls else None
+        self._log = NodeLog(self._name, clock.now_ms)
+        self._log.note("INFO", f"incarnation {setup.incarnation} on {setup.directory}")
         self._admin_relay = AdminRelay(self._transport.send, setup.incarnation, self._calls)
         self._host = NodeHost(self._node, clock, self._admin_relay.send, self._meter)
         self._transport.serve(self._host)
@@ -303,12 +306,15 @@ class NodeShell:
 
     @_command
     def pause(self) -> None:
-        """Handles no input and sends nothing until `resume`."""
+        """Handles no input and sends nothing until `resume`. The process may be stopped now; as a stopped one does not
+        notice that its Ray node is gone, it ends with that."""
         self._host.pause()
         self._transport.pause()
+        set_signal_of_parents_end(signal.SIGKILL)
 
     @_command
     def resume(self) -> None:
+        set_signal_of_parents_end(0)
         self._transport.resume()
         self._host.resume()
 
@@ -357,6 +363,9 @@ class NodeShell:
     def _report(self, exited: bool) -> PollReport:
         self._note_drops()
         traces, outcomes = self._host.drain()
+        self._log.write(traces)
+        if self._host.failure is not None:
+            self._log.note("ERROR", self._host.failure)
         active_epoch = self._node.active_epoch if isinstance(self._node, ControllerNode) else NO_EPOCH
         outgoing = [encode(message) for message in outcomes]
         calls = () if self._calls is None else self._calls.take()

@@ -28,8 +28,9 @@ from experiments.cli.output import ExitCode, Json, fail, fail_if, flag, option, 
 from experiments.cli.parse import KafkaReleaseOption, name_values, release_of
 from experiments.cli.server_properties import with_server_properties
 from experiments.engines.admin_client import AdminClient, AdminError
-from experiments.engines.ray.cluster_state import DEFAULT_NAME, ClusterOptions, ClusterState, read_state, states
+from experiments.engines.ray.cluster_state import ClusterOptions, ClusterState, read_state, states
 from experiments.engines.ray.connection import own_state
+from experiments.engines.ray.kept import find_kept, kept_options, mark_to_keep, read_kept
 from experiments.engines.ray.launch import LaunchFailed, config_of, launch, stop
 from experiments.engines.ray.node_commands import Ask, NodeAction, NodeCommand, NodeRow, NodeState, SupervisorGoneError
 from experiments.engines.ray.session import stay_on_loopback
@@ -100,51 +101,74 @@ class ClusterDocument:
 
 
 def up(
-    brokers: Annotated[int, option("N", "How many brokers.", min=1, max=100)] = 3,
+    brokers: Annotated[int | None, option("N", "How many brokers. Default: 3.", min=1, max=100)] = None,
     controllers: Annotated[
         int | None, option("N", "How many; all are voters. Default: 1; v3 has none.", min=1, max=9)
     ] = None,
     detach: Annotated[bool, flag("--detach", "Return when the cluster is ready.")] = False,
     generation: Annotated[
-        Generation, typer.Option("--generation", help="The protocol generation: its feature levels.")
-    ] = Generation.KIP_966,
+        Generation | None,
+        typer.Option("--generation", help="The protocol generation: its feature levels. Default: kip-966."),
+    ] = None,
     kafka_release: KafkaReleaseOption = None,
     config: Annotated[list[str] | None, option("NAME=VALUE", "A static config; may be repeated.")] = None,
     server_properties: Annotated[
         Path | None, option("FILE", "A server.properties of Kafka's, for its broker configs; --config wins.")
     ] = None,
     racks: Annotated[str | None, option("a,b,...", "One rack per broker.")] = None,
-    name: ClusterName = DEFAULT_NAME,
+    name: Annotated[str | None, option("NAME", "The name of the cluster. Default: default.")] = None,
+    kept: Annotated[
+        str | None, option("DIR|NAME", "Start on the disks that isray down --keep has left.", "--from")
+    ] = None,
     address: Annotated[str | None, option("HOST:PORT", "A Ray to run on. Default: a private one on 127.0.0.1.")] = None,
     trace: Annotated[Path | None, option("DIR", "A new folder for a recording, for isray check.")] = None,
     as_json: Json = False,
 ) -> None:
     """Start a cluster: brokers and a quorum of controllers, each a process."""
-    has_store = generation.features.metadata_in_store
+    disks = None if kept is None else find_kept(kept)
+    before = None if disks is None else read_kept(disks)
+    chosen = generation or (Generation.KIP_966 if before is None else before.options.generation)
+    has_store = chosen.features.metadata_in_store
     if has_store and (controllers is not None or racks is not None):
         option_name = "--racks" if controllers is None else "--controllers"
-        raise InputError(option_name, "", racks or controllers, f"no such option with --generation {generation.value}")
+        raise InputError(option_name, "", racks or controllers, f"no such option with --generation {chosen.value}")
+    release = None if kafka_release is None and before is not None else release_of(kafka_release, chosen)
+    configs = _configs(config, server_properties, chosen)
+    asked: dict[str, object] = {
+        "name": name,
+        "brokers": brokers,
+        "controllers": controllers,
+        "generation": generation,
+        "kafka_release": release,
+        "racks": None if racks is None else _racks(racks, brokers or (3 if before is None else before.options.brokers)),
+        "address": address or os.environ.get("RAY_ADDRESS"),
+        "trace": None if trace is None else str(trace.absolute()),
+    }
+    if disks is not None and before is not None:
+        options = kept_options(before, disks, asked, configs)
+    else:
+        given = {option: value for option, value in asked.items() if value is not None}
+        given = {"controllers": 0 if has_store else 1} | given | {"generation": chosen, "config": configs}
+        options = ClusterOptions.model_validate(given)
+    config_of(options)
+    _start(options, detach, as_json)
+
+
+def _configs(config: list[str] | None, properties: Path | None, generation: Generation) -> dict[str, str]:
+    """The static configs of `--config` and `--server-properties`; notes about the file go to standard error."""
     configs = name_values("--config", config)
-    if server_properties is not None:
-        configs, notes = with_server_properties(server_properties, generation, configs)
+    if properties is not None:
+        configs, notes = with_server_properties(properties, generation, configs)
         for note in notes:
             typer.echo(f"isray: {note}", err=True)
-    options = ClusterOptions(
-        name=name,
-        brokers=brokers,
-        controllers=0 if has_store else controllers or 1,
-        generation=generation,
-        kafka_release=release_of(kafka_release, generation),
-        config=configs,
-        racks=_racks(racks, brokers),
-        address=address or os.environ.get("RAY_ADDRESS"),
-        trace=None if trace is None else str(trace.absolute()),
-    )
-    config_of(options)
-    if trace is not None:
+    return configs
+
+
+def _start(options: ClusterOptions, detach: bool, as_json: bool) -> None:
+    if options.trace is not None:
         from experiments.check.recording import expect_new
 
-        expect_new(trace, "--trace")
+        expect_new(Path(options.trace), "--trace")
     if not detach:
         _run(options, as_json)
         return
@@ -208,13 +232,17 @@ def _known(state: ClusterState) -> dict[str, object]:
 
 def down(
     name: Annotated[str | None, option("NAME", "Which of your clusters here. Default: the only one that runs.")] = None,
+    keep: Annotated[bool, flag("--keep", "Leave the disks, for isray up --from.")] = False,
     as_json: Json = False,
 ) -> None:
     """End a cluster on this machine, and delete its disks. Without --name the only one that runs, or, if none does, the
     only one that has ended and left files."""
     state = own_state(name)
-    how, name = stop(state), state.options.name
-    print_result(as_json, {"name": name, "pid": state.pid, "ended": how}, typer.echo, f"{name} {how}")
+    folder = mark_to_keep(state, {row.node: row.host for row in _rows(state) or ()}) if keep else None
+    how, name = stop(state, keeps_disks=keep), state.options.name
+    document = {"name": name, "pid": state.pid, "ended": how, "disks": None if folder is None else str(folder)}
+    where = "" if folder is None else f"; its disks are in {folder} (isray up --from {name})"
+    print_result(as_json, document, typer.echo, f"{name} {how}{where}")
 
 
 def status(

@@ -29,7 +29,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 class ClusterOptions(BaseModel, frozen=True, extra="forbid"):
     """The parameters of a cluster. `kafka_release` matters in the generations that releases have; `config` overrides
     static configs; `racks` has one rack per broker, or none; `address` is the Ray to run on, None for a private one;
-    `trace` the folder of a recording, None for none.
+    `trace` the folder of a recording, None for none; `disks` that of kept disks, None for new ones.
     """
 
     name: str = DEFAULT_NAME
@@ -41,6 +41,7 @@ class ClusterOptions(BaseModel, frozen=True, extra="forbid"):
     racks: tuple[str, ...] = ()
     address: str | None = None
     trace: str | None = None
+    disks: str | None = None
 
 
 class Status(StrEnum):
@@ -70,6 +71,7 @@ class ClusterState(BaseModel, frozen=True, extra="forbid"):
     metrics: tuple[str, ...] = ()
     pids: dict[str, int] = {}
     folders: tuple[str, ...] = ()
+    disks: str | None = None
     events: tuple[str, ...] = ()
     end_reason: str = ""
 

@@ -41,6 +41,8 @@ from protocol.config import (
 from protocol.ids import FIRST_CONTROLLER
 
 STOP_WITHIN_S = 30.0
+RECORDED_WITHIN_S = 600.0
+"""How long a cluster may take to end that is recorded: it reads all its logs."""
 KILLED_WITHIN_S = 15.0
 _CHECK_EVERY_S = 0.1
 
@@ -106,13 +108,15 @@ def _await_ready(options: ClusterOptions, process: subprocess.Popen[bytes], log:
         time.sleep(_CHECK_EVERY_S)
 
 
-def stop(state: ClusterState) -> str:
-    """Ends a cluster and removes its folders, state file and log; returns `stopped`, `killed`, `had ended already`."""
+def stop(state: ClusterState, *, keeps_disks: bool = False) -> str:
+    """Ends a cluster and removes its folders, state file and log; returns `stopped`, `killed`, `had ended already`.
+    With `keeps_disks` the folder with the disks stays.
+    """
     outcome = _end_supervisor(state)
     for pid in processes_naming(Path(folder) for folder in state.folders):
         with suppress(ProcessLookupError), _handle_of(pid) as handle:
             select.select([handle], [], [], KILLED_WITHIN_S)
-    for folder in state.folders:
+    for folder in state.folders if not keeps_disks else set(state.folders) - {state.disks}:
         shutil.rmtree(folder, ignore_errors=True)
     remove_state(state.options.name)
     socket_path(state.options.name).unlink(missing_ok=True)
@@ -124,7 +128,8 @@ def _end_supervisor(state: ClusterState) -> str:
     with suppress(ProcessLookupError), _handle_of(state.pid) as handle:
         if state.is_running:
             signal.pidfd_send_signal(handle, signal.SIGTERM)
-            if select.select([handle], [], [], STOP_WITHIN_S)[0]:
+            within_s = STOP_WITHIN_S if state.options.trace is None else RECORDED_WITHIN_S
+            if select.select([handle], [], [], within_s)[0]:
                 return "stopped"
             signal.pidfd_send_signal(handle, signal.SIGKILL)
             select.select([handle], [], [], KILLED_WITHIN_S)

@@ -21,6 +21,7 @@ from experiments.engines.ray.cluster_state import (
     socket_path,
     write_state,
 )
+from experiments.engines.ray.kept import is_kept, lock_disks, read_kept, write_kept
 from experiments.engines.ray.node_commands import NodeServer, ask
 from experiments.engines.ray.remote_commands import serving_remote_commands
 from experiments.engines.ray.session import (
@@ -96,6 +97,9 @@ def _supervise(
         recorder = None if options.trace is None else recorder_of(Path(options.trace), options.name, spec)
         if recorder is not None:
             stack.callback(recorder.close)
+        disks = None if options.disks is None else Path(options.disks)
+        if disks is not None:
+            stack.callback(lock_disks(disks, options.name).close)
         cluster = ActorCluster(
             spec.member_ids,
             config,
@@ -106,13 +110,18 @@ def _supervise(
             label=options.name,
             records_calls=recorder is not None,
         )
-        tap = None if recorder is None else ClusterTap(cluster, spec, recorder)
+        if disks is not None:
+            cluster.use_disks(read_kept(disks).disks_in(disks))
+        else:
+            stack.callback(lock_disks(cluster.folder, options.name).close)
+        tap = None if recorder is None else ClusterTap(cluster, recorder)
         try:
             folders = [str(folder) for folder in (session.folder, cluster.folder) if folder is not None]
             known = {"address": session.address, "namespace": cluster.run, "folders": tuple(folders)}
-            state = state.model_copy(update=known | {"nodes": tuple(node_name(node) for node in spec.node_ids)})
+            nodes = tuple(node_name(node) for node in spec.node_ids)
+            state = state.model_copy(update=known | {"nodes": nodes, "disks": str(cluster.folder)})
             write_state(state)
-            _serve(Supervisor(cluster, spec, state, report, tap), cluster.run, options, ready)
+            _serve(Supervisor(cluster, spec, state, report, tap), cluster, options, ready)
         except ControlStoreLostError:
             cluster.abandon()
             raise
@@ -122,12 +131,15 @@ def _supervise(
         cluster.close()
 
 
-def _serve(supervisor: Supervisor, run: str, options: ClusterOptions, ready: Callable[[ClusterState], None]) -> None:
+def _serve(
+    supervisor: Supervisor, cluster: ActorCluster, options: ClusterOptions, ready: Callable[[ClusterState], None]
+) -> None:
     """Starts the nodes, and carries out commands until a signal comes."""
     supervisor.start()
+    write_kept(cluster, options)
     path, stop = socket_path(options.name), threading.Event()
     with signals_handled((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), lambda _: stop.set()):
-        remote = serving_remote_commands(run, lambda command: ask(supervisor.state, command))
+        remote = serving_remote_commands(cluster.run, lambda command: ask(supervisor.state, command))
         with NodeServer(path, supervisor.carry_out) as commands, remote:
             ready(supervisor.state)
             commands.timeout = POLL_S
@@ -136,3 +148,5 @@ def _serve(supervisor: Supervisor, run: str, options: ClusterOptions, ready: Cal
                 supervisor.poll()
         supervisor.resume_all()
         supervisor.finish_recording()
+        cluster.keeps_disks = is_kept(cluster.folder)
+        write_kept(cluster, options)

@@ -29,16 +29,16 @@ from actors.cluster import ActorCluster
 from actors.nodes import NodeSnapshot, PollReport
 from actors.processes import ProcessId
 from actors.reading import new_metadata, runs
-from experiments.engines.port import ClusterSpec, TraceEvent, cluster_view, incarnation_ended
+from experiments.engines.port import TraceEvent, cluster_view, incarnation_ended
 from protocol.broker.context import ReplicaView
 from protocol.events.broker import MetadataPublished
 from protocol.events.controller import ControllerStarted, MetadataCommitted
 from protocol.events.host import EventsLost, IncarnationBegan
-from protocol.ids import NO_LEADER, BrokerId, NodeId, Offset, TimeMs, TopicPartition, is_client
+from protocol.ids import NO_LEADER, BrokerId, NodeId, Offset, TimeMs, TopicPartition, is_broker, is_client
 from protocol.messages.records import MetadataRecord
 from protocol.metadata.partition import PartitionState
 
-LEADING_WITHIN_S = 5.0
+SETTLED_WITHIN_S = 20.0
 _WAIT_S, _RETRY_S = 1.0, 0.1
 
 
@@ -83,9 +83,8 @@ class ClusterRecorder(Protocol):
 class ClusterTap:
     """Passes what happens to the nodes of a cluster on to a recorder."""
 
-    def __init__(self, cluster: ActorCluster, spec: ClusterSpec, recorder: ClusterRecorder) -> None:
+    def __init__(self, cluster: ActorCluster, recorder: ClusterRecorder) -> None:
         self._cluster = cluster
-        self._spec = spec
         self._recorder = recorder
         self._clock = UnixTime()
         self._written: Offset = 0
@@ -116,9 +115,9 @@ class ClusterTap:
 
     def ended(self, node: NodeId, process: ProcessId | None, last: PollReport | None) -> None:
         """Records that a node has ended by itself. A page cache outlives its process, but not its machine."""
-        if is_client(node):
-            self._recorder.forget_client()
         if last is not None and (last.exited or last.never_ran):
+            if is_client(node):
+                self._recorder.forget_client()
             return
         if last is None:
             self._lost_events(node)
@@ -152,18 +151,20 @@ class ClusterTap:
         self._recorder.finish(self._final_logs(snapshots))
 
     def _settled_snapshots(self) -> Mapping[NodeId, NodeSnapshot]:
-        """The states of all nodes, once the leaders that the controller has recorded lead, or after a while."""
-        deadline_s = time.monotonic() + LEADING_WITHIN_S
-        while True:
-            found = dict(self._cluster.snapshots(_WAIT_S, of_all=True))
-            waits = [
-                name
+        """The states of all nodes that run, once the recorded leaders lead, or after a while."""
+        deadline_s = time.monotonic() + SETTLED_WITHIN_S
+        found = dict(self._cluster.snapshots(_WAIT_S, of_all=True))
+        while time.monotonic() < deadline_s:
+            awaited = [node for node in self._cluster.running() if is_broker(node) and node not in found]
+            leaderless = any(
+                state.leader in found and _leader(found, name, state) is None
                 for name, state in _partitions(found).items()
-                if state.leader in found and _leader(found, name, state) is None
-            ]
-            if not waits or time.monotonic() > deadline_s:
-                return found
+            )
+            if not awaited and not leaderless:
+                break
             time.sleep(_RETRY_S)
+            found |= self._cluster.snapshots(_WAIT_S)
+        return found
 
     def _final_logs(self, snapshots: Mapping[NodeId, NodeSnapshot]) -> Iterator[FinalLogs]:
         for name, state in sorted(_partitions(snapshots).items()):

@@ -22,7 +22,7 @@ from pydantic import Field
 
 from experiments.studies.design.mappings import mapping_or
 from experiments.studies.layouts.layout import Layout, with_racks
-from experiments.studies.layouts.reader import layout_in, racks_in
+from experiments.studies.layouts.reader import layout_in, racks_in, racks_of
 from experiments.studies.layouts.rules import RULES, PlacedTopic, place
 from experiments.support.errors import InputError
 from experiments.support.fields import NOT_ON_THE_WIRE, TEXT, AsTuple, TopicName, WrittenModel, one_of
@@ -263,12 +263,12 @@ def _ids(
     file: ClusterFile, racks: Mapping[int, str], source: str, place_name: str, held: tuple[int, ...] = ()
 ) -> tuple[int, ...]:
     """The ids of the brokers: those with racks; otherwise from 0 on, or from 1 on where the placement has no 0."""
+    first = int(bool(held) and 0 not in held)
     if not racks:
-        first = int(bool(held) and 0 not in held)
         return tuple(range(first, first + (file.brokers or 0)))
     if file.brokers is None:
         return tuple(sorted(racks))
-    missing = [broker for broker in range(file.brokers) if broker not in racks]
+    missing = [broker for broker in range(first, first + file.brokers) if broker not in racks]
     if len(racks) < file.brokers:
         found = f"racks of {len(racks)} of {file.brokers} brokers, without broker {missing[0]}"
         raise InputError(source, f"{place_name}.racks", found, "a rack for each broker, or no racks")
@@ -282,16 +282,4 @@ def _racks(file: ClusterFile, text: Text, source: str, place_name: str) -> dict[
     """The rack of each broker."""
     if isinstance(file.racks, str):
         return racks_in(text(file.racks), file.racks)
-    racks: dict[int, str] = {}
-    for name, value in file.racks.items():
-        if isinstance(value, list):
-            pairs = [(broker, str(name)) for broker in value]
-        elif isinstance(name, int) or name.isdecimal():
-            pairs = [(int(name), str(value))]
-        else:
-            raise InputError(source, f"{place_name}.racks.{name}", str(value), "a list of the rack's brokers")
-        for broker, rack in pairs:
-            if broker in racks:
-                raise InputError(source, f"{place_name}.racks", f"broker {broker} twice", "each broker in one rack")
-            racks[broker] = rack
-    return racks
+    return racks_of(file.racks, source, f"{place_name}.racks") if file.racks else {}

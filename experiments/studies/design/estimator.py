@@ -28,6 +28,10 @@ ENOUGH_TRIALS = 1_000
 ENOUGH_LOSSES = 10
 LEAST_STEP = 0.003
 """The least probability of a failure during a repair for splitting: some of its 40 paths have to see one."""
+LEAST_FAILURES = 20
+"""Failures of brokers in a trial from which on `auto` takes importance sampling with controls: the eight trials of the
+pilot that decides how many (`trials/multifidelity.py`) then have some 30 losses to measure a correlation by. With fewer
+the pilot would say nothing, and cost more than short trials are worth."""
 MOST_ABSENT = 0.5
 """The largest mean number of brokers that are absent for importance sampling: above it the cluster is rarely whole."""
 
@@ -67,7 +71,7 @@ def choose(params: CellParameters, scripted: bool = False) -> Choice:
     if params.estimator != "auto" and params.estimator != "multifidelity":
         return Choice(params.estimator, "as the study asks", in_cycles=params.estimator == "importance")
     found = _by_losses(params, obstacle)
-    if params.estimator == "multifidelity":
+    if params.estimator == "multifidelity" or (found.in_cycles and _failures_per_trial(params) >= LEAST_FAILURES):
         trials = f"with {NAMES['importance' if found.in_cycles else 'plain']} of the trials, as {found.reason}"
         return Choice("multifidelity", trials, in_cycles=found.in_cycles)
     return found
@@ -145,6 +149,11 @@ def _failures_per_year(params: CellParameters) -> float:
     sizes = rack_sizes(params)
     shared += sum(burst.events_per_year(sizes) * (burst.struck_of(sizes) / params.brokers) for burst in params.burst)
     return _own_failures_per_year(params) + shared
+
+
+def _failures_per_trial(params: CellParameters) -> float:
+    """Of all brokers."""
+    return params.brokers * _failures_per_year(params) * params.duration_ms / YEAR_MS
 
 
 def _share_absent(params: CellParameters) -> float:

@@ -237,10 +237,11 @@ class BiasedTimeline:
         return None if known_ms < 0 else self._known(known_ms, self._log_ratio_without(self._until_ms))
 
     def _known_ms(self) -> int:
-        """The time of the next change that is known; -1 if there is none. A broker starts before its absence ends."""
+        """The time of the next change that is known; -1 if there is none. Of brokers that start at one time the absence
+        of all has ended when the first has started."""
         found = min(self._ends_ms.values()) if self._ends_ms else -1
         for at_ms in self._starts_ms.values():
-            if at_ms < found:
+            if found < 0 or at_ms < found:
                 found = at_ms
         if self._later and (found < 0 or self._later[0].down_ms < found):
             found = self._later[0].down_ms

@@ -11,8 +11,8 @@ correlation rho of trial and control, and a trial as costly as k controls, cost 
 
 A pilot says what rho and k are: `PILOT` trials of seeds that no study has, with their controls; k in events of the
 simulator and steps of the control, never in measured time. So R is a function of the parameters alone.
-The pilot estimates nothing else: a bad guess costs time, not correctness. Where controls gain nothing R is 0, and the
-trial has none.
+The pilot estimates nothing else: a bad guess costs time, not correctness. Where controls gain little R is 0, and the
+trial has none: it is then the trial of the estimator without controls, row by row.
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ from experiments.studies.trials.importance import run_importance_trial
 from experiments.studies.trials.trial import run_trial
 
 PILOT = 8
-STEP_EVENTS, CYCLE_STEP_EVENTS = 0.5, 1.7
+STEP_EVENTS, CYCLE_STEP_EVENTS = 0.35, 0.8
 """What a step of a control costs, plain and in cycles, whose biased failures cost more to draw; in events of the
 simulator (docs/rare-events.md has the measurement)."""
 HIGHEST_CORRELATION = 0.995
 """That a pilot shows: so few trials do not see the rare ones that differ from their controls."""
-MOST_CONTROLS = 100
+MOST_CONTROLS = 200
+MOST_WORK = 0.5
+"""Controls that do not halve the work are not worth the pilot, which takes as long as `PILOT` trials."""
 
 
 def run_multifidelity_trial(params: CellParameters, seed: int) -> TrialResult:
@@ -95,8 +97,9 @@ def _sums(trials: Sequence[Measures], controls: Sequence[ControlMeasures]) -> di
 
 
 def controls_per_trial(correlation: float, cost_ratio: float) -> int:
-    """R for the least product of cost and variance, 0 where no R gains anything. `cost_ratio`: k."""
+    """R for the least product of cost and variance; 0 where that is more than `MOST_WORK` of the product without
+    controls. `cost_ratio`: k."""
     squared = min(abs(correlation), HIGHEST_CORRELATION) ** 2
     wanted = min(MOST_CONTROLS, round(math.sqrt(cost_ratio * squared / (1.0 - squared))))
     work = (1.0 - squared * wanted / (1.0 + wanted)) * (1.0 + (1.0 + wanted) / cost_ratio)
-    return wanted if work < 1.0 else 0
+    return wanted if work <= MOST_WORK else 0

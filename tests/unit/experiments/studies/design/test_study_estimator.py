@@ -84,6 +84,18 @@ def test_plain_trials_where_neither_of_the_others_helps_are_a_warning() -> None:
     assert sentence(cell).startswith("Losses are too rare for plain trials, which are used nevertheless: only about ")
 
 
+def test_auto_takes_controls_where_a_trial_has_failures_enough_for_a_pilot() -> None:
+    """3 brokers that fail every 130 days: 8.4 failures a year, 25.3 in 3 years. The trials are those of importance
+    sampling; where those are impossible there are no controls either."""
+    long = _cell(RARE, duration_ms=3 * 365 * DAY_MS)
+    assert choose(RARE).estimator == "importance"
+    assert choose(long)[::2] == ("multifidelity", False)
+    assert choose(long).in_cycles
+    assert choose(_cell(long, estimator="importance")).estimator == "importance"
+    assert choose(_cell(long, broker_mttf=WEIBULL, broker_mttr=HOURS)).estimator == "splitting"
+    assert "importance sampling of the trials" in sentence(long)
+
+
 def test_recorded_failures_have_plain_trials() -> None:
     outages = (RecordedOutage(0, 10, 20, "lossy"),)
     record = RecordedFailures(file="a.csv", length_ms=RARE.duration_ms, outages=outages)
@@ -137,7 +149,7 @@ def test_bursts_of_two_causes_add_up() -> None:
 def test_zone_bursts_are_too_rare_for_plain_trials_if_replicas_are_spread() -> None:
     burst = Burst(per_year=1.0, fraction=1.0, same_rack=1.0)
     spread = _cell(ZONES, burst=(burst,), broker_mttf=Distribution(mean_ms=130 * DAY_MS), broker_mttr=HOURS)
-    assert choose(spread).estimator == "importance"
+    assert choose(spread).in_cycles
     assert choose(_cell(spread, placement="together", brokers=9)).estimator == "plain"
 
 

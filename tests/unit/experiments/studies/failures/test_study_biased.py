@@ -183,6 +183,17 @@ def test_no_bias_after_its_end() -> None:
         assert timeline.log_weight(event.time_ms) == 0.0
 
 
+def test_brokers_that_come_back_together_all_start() -> None:
+    """Power events that end all three brokers for an hour: three failures at one time, three starts an hour later."""
+    hour = Distribution(dist="constant", mean_ms=HOUR_MS)
+    timeline = _timeline(_cell(broker_mttf=None, power_events_per_year=12.0, power_mttr=hour), 3, bias=False)
+    for _ in range(4):
+        events = [timeline.next_event() for _ in range(6)]
+        failed_ms = events[0].time_ms if events[0] is not None else 0
+        found = [(event.time_ms - failed_ms, event.kind == "start") for event in events if event is not None]
+        assert found == [(0, False)] * 3 + [(HOUR_MS, True)] * 3
+
+
 def test_bounded_ratios_of_kinds() -> None:
     drawn = [KindDraw({"unclean": 0.9, "lossy": 0.1}, 0.5).draw(Random(seed)) for seed in range(400)]
     assert 150 < sum(kind == "lossy" for kind, _ in drawn) < 250

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from experiments.studies.design.loader import study_from
 from experiments.studies.design.model import YEAR_MS, CellParameters
-from experiments.studies.trace.kinds import CONTROLLED
-from experiments.studies.trace.metrics import measure
+from experiments.studies.trace.kinds import CONTROLLED, TrialResult
+from experiments.studies.trace.metrics import METRICS, Measures, measure
 from experiments.studies.trials import multifidelity
 from experiments.studies.trials.batch import trial_seed
-from experiments.studies.trials.control import control_model
+from experiments.studies.trials.control import ControlMeasures, control_model
 from experiments.studies.trials.importance import run_importance_trial
 from experiments.studies.trials.multifidelity import control_seed, controls_per_trial, run_multifidelity_trial
 from experiments.studies.trials.trial import run_trial
@@ -91,10 +93,49 @@ def test_the_mean_of_the_further_controls_is_theirs(monkeypatch: pytest.MonkeyPa
     assert found.exposure_mean == pytest.approx(30 / 365)
 
 
+@pytest.mark.parametrize(("shared", "runs"), [(1.0, 70), (0.0, 0)])
+def test_the_pilot_decides_by_the_correlation_of_losses(
+    monkeypatch: pytest.MonkeyPatch, shared: float, runs: int
+) -> None:
+    """Losses of the 8 trials are 0 to 7, deviations from their mean -3.5 to 3.5. Equal controls have rho = 1, taken for
+    0.995, and R = 70 with k = 700 events / (0.35 x 40 steps) = 50. Controls of 1, 0, 0, 1, 1, 0, 0, 1 have rho = 0:
+    their products with the deviations cancel. The second pilot is the first: the answer is that of the parameters."""
+    own = [shared * number + (1.0 - shared) * value for number, value in enumerate((1, 0, 0, 1, 1, 0, 0, 1))]
+    results = itertools.cycle(own)
+    numbers = itertools.cycle(range(8))
+    columns = [metric.column for metric in METRICS]
+
+    class Model:
+        def run(self, seed: int, in_cycles: bool) -> ControlMeasures:
+            return ControlMeasures(1.0, (next(results),) * len(CONTROLLED), 40)
+
+    monkeypatch.setattr(multifidelity, "control_model", lambda params: Model())
+    monkeypatch.setattr(multifidelity, "_run", lambda params, seed, in_cycles: TrialResult([], "", 700))
+    monkeypatch.setattr(
+        multifidelity,
+        "measure",
+        lambda rows: Measures(1.0, dict.fromkeys(columns, float(next(numbers))), dict.fromkeys(columns, 1)),
+    )
+    params = cell("30d", estimator="multifidelity", **HARSH)
+    for _ in range(2):
+        multifidelity.further_controls.cache_clear()
+        assert multifidelity.further_controls(params) == runs
+    multifidelity.further_controls.cache_clear()
+
+
+def test_without_controls_a_trial_is_that_of_the_other_estimator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multifidelity, "further_controls", lambda params: 0)
+    params = cell("30d", estimator="multifidelity", **HARSH)
+    assert run_multifidelity_trial(params, 11) == run_trial(params, 11)
+
+
 def test_no_controls_where_they_gain_nothing() -> None:
     """R = sqrt(k rho^2 / (1 - rho^2)): sqrt(80 * 0.81 / 0.19) = 18.5. With rho = 0.1 and k = 80 it is 0.9, about 1:
-    (1 - 0.01 / 2) (1 + 2 / 80) = 1.02 > 1, so there is none."""
+    (1 - 0.01 / 2) (1 + 2 / 80) = 1.02 > 1, so there is none. With rho = 0.75 it is 10, and the work is
+    (1 - 0.5625 10 / 11) (1 + 11 / 80) = 0.56: less than without, but not the half.
+    """
     assert controls_per_trial(0.9, 80.0) == 18
     assert controls_per_trial(0.1, 80.0) == 0
     assert controls_per_trial(0.0, 80.0) == 0
+    assert controls_per_trial(0.75, 80.0) == 0
     assert controls_per_trial(1.0, 50.0) == 70  # sqrt(50 * 0.990025 / 0.009975) with a correlation of at most 0.995
