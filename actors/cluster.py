@@ -25,6 +25,8 @@ from typing import Literal, cast
 import ray
 from ray.exceptions import RayActorError
 
+from actors.failures import NodeBusyError, NodeNotRunningError
+from actors.links import DisturbedLinks, Link
 from actors.machines import UnreachableError, damage_remotely, machines, pin, remove_remotely, send_signal
 from actors.members import (
     ACTOR_GONE,
@@ -40,11 +42,11 @@ from actors.members import (
 )
 from actors.metrics import ClusterMeter
 from actors.nodes import NodeSetup, NodeSnapshot, PollReport, actor_class
+from actors.pauses import StoppedProcesses
 from actors.peers import Handle
 from actors.placement import Placement
 from actors.processes import ProcessId
 from actors.storage import DISK_LOSSES, DamageKind, DiskLossKind
-from actors.transport import NodeLinks
 from protocol.config import ClusterConfig
 from protocol.ids import NO_EPOCH, NodeId, TopicPartition, is_broker, is_controller, node_name
 from protocol.messages.base import Message
@@ -61,25 +63,7 @@ SIGNAL_WITHIN_S = 5.0
 MAX_QUEUED = 10_000
 """Messages of the experiment that may be queued for a node."""
 
-Link = tuple[NodeId, NodeId]
-"""A directed link: source and target."""
 NodeCommand = Literal["pause", "resume", "flush", "set_room"]
-
-
-class NodeNotRunningError(RuntimeError):
-    """A command was given to a node that does not run."""
-
-
-class NodeBusyError(RuntimeError):
-    """The queue of messages to a node is full: the node is paused, or the experiment has stopped polling it."""
-
-
-class NodeFailedError(RuntimeError):
-    """A node failed or could not be created: a defect of the program, or a damaged disk."""
-
-    def __init__(self, node: NodeId, reason: str) -> None:
-        super().__init__(f"{node_name(node)} failed: {reason}")
-        self.node = node
 
 
 class ActorCluster:
@@ -116,8 +100,8 @@ class ActorCluster:
         self._records_calls = records_calls
         self._number: int = 0 if former is None else former._number + 1
         self.folder = Path(tempfile.gettempdir()) / f"{self.run}{f'.{self._number}' if self._number else ''}"
-        self._cut: set[Link] = set()
-        self._slow: dict[Link, int] = {}
+        self._links = DisturbedLinks()
+        self._stopped = StoppedProcesses(self.signal, self.is_running)
         self.label = label or self.run
         self._meter = ClusterMeter(self.label)
         self._former = {} if former is None else former.incarnations()
@@ -188,7 +172,7 @@ class ActorCluster:
             loss_kind=member.loss_kind,
             loss_count=member.loss_count,
             skew_ms=member.skew_ms,
-            links=self._links_of(node),
+            links=self._links.of(node),
             rack=self._racks.get(node),
             voters=self._voters,
             store=self._store,
@@ -200,6 +184,7 @@ class ActorCluster:
     def crash(self, node: NodeId, kind: DiskLossKind, count: int) -> list[PollReport]:
         """Kills a node with SIGKILL; returns its last reports, if it answers. The loss is applied at its next start."""
         member = self._running(node)
+        self._stopped.release(node)
         last = self.last_reports(node, COMMAND_TIMEOUT_S)
         actor, member.actor = member.actor, None
         member.loss_kind, member.loss_count = kind, count
@@ -280,6 +265,7 @@ class ActorCluster:
     def remove_actor(self, node: NodeId) -> None:
         """Ends the actor of a node that has exited or died; the disk stays as it is."""
         member = self._running(node)
+        self._stopped.release(node)
         actor, member.actor = member.actor, None
         ray.kill(actor)
 
@@ -298,8 +284,9 @@ class ActorCluster:
         """
         incarnations = {node: self._members[node].incarnation for node in nodes}
         others = [node for node in self.running() if node not in incarnations]
-        calls = [self._members[node].actor.ignore_incarnations.remote(incarnations) for node in others]
-        ray.wait(calls, num_returns=len(calls), timeout=COMMAND_TIMEOUT_S)
+        with self._stopped.answering(others):
+            calls = [self._members[node].actor.ignore_incarnations.remote(incarnations) for node in others]
+            ray.wait(calls, num_returns=len(calls), timeout=COMMAND_TIMEOUT_S)
 
     def is_running(self, node: NodeId) -> bool:
         return self._members[node].actor is not None
@@ -318,8 +305,8 @@ class ActorCluster:
 
     def poll(self, wait_s: float) -> list[tuple[NodeId, PollReport]]:
         """Polls all running nodes and returns the reports that have arrived; waits at most `wait_s`, and not for a node
-        that is still starting. A node that has exited, died or failed no longer counts as running. The report of one
-        that could not be created, or has failed, has the failure.
+        that is still starting or whose process is stopped. A node that has exited, died or failed no longer counts as
+        running. The report of one that could not be created, or has failed, has the failure.
         """
         running = {node: self._members[node] for node in self.running()}
         for member in running.values():
@@ -327,7 +314,7 @@ class ActorCluster:
                 member.queues[control].send_queued(member.actor, control)
             if member.poll is None:
                 member.poll = member.actor.poll.remote()
-        known = [member.poll for member in running.values() if member.answered]
+        known = [m.poll for node, m in running.items() if m.answered and node not in self._stopped]
         if known:
             ray.wait(known, num_returns=len(known), timeout=wait_s)
         reports = [(node, report) for node, member in running.items() for report in self._collect(node, member)]
@@ -363,12 +350,13 @@ class ActorCluster:
         """
         running = {node: self._members[node] for node in self.running() if self._members[node].answered}
         late = take_snapshots(running)
-        for member in running.values():
+        asked = [member for node, member in running.items() if node not in self._stopped]
+        for member in asked:
             if of_all:
                 member.version = -1
             if member.snapshot is None:
                 member.snapshot = member.actor.snapshot.remote(member.version)
-        calls = [member.snapshot for member in running.values()]
+        calls = [member.snapshot for member in asked]
         if calls:
             ray.wait(calls, num_returns=len(calls), timeout=wait_s)
         return late + take_snapshots(running)
@@ -382,15 +370,36 @@ class ActorCluster:
 
     def run_command(self, node: NodeId, name: NodeCommand, *arguments: object) -> None:
         """Has a running node carry out a command; returns when it has. GetTimeoutError where it does not."""
-        ray.get(getattr(self._running(node).actor, name).remote(*arguments), timeout=COMMAND_TIMEOUT_S)
+        actor = self._running(node).actor
+        with self._stopped.answering([node]):
+            ray.get(getattr(actor, name).remote(*arguments), timeout=COMMAND_TIMEOUT_S)
+
+    def pause(self, node: NodeId) -> None:
+        """Has a running node handle no input and send nothing; one that is paused stays so."""
+        self.run_command(node, "pause")
+        if (asked := self._members[node].asked) is not None:
+            ray.wait([asked], timeout=COMMAND_TIMEOUT_S)
+
+    def stop_process(self, node: NodeId) -> None:
+        """Stops the process of a paused node. UnreachableError where its machine is lost."""
+        self._stopped.stop(node)
+
+    def resume(self, node: NodeId) -> None:
+        """Lets a paused node go on; does nothing to one that is not paused."""
+        self._stopped.release(node)
+        self.run_command(node, "resume")
 
     def read_log(self, node: NodeId, partition: TopicPartition) -> list[bytes]:
         """The encoded batches of a running broker's replica; empty where it has no such replica."""
-        return cast(list[bytes], ray.get(self._running(node).actor.read_log.remote(partition)))
+        actor = self._running(node).actor
+        with self._stopped.answering([node]):
+            return cast(list[bytes], ray.get(actor.read_log.remote(partition)))
 
     def read_metadata(self, controller: NodeId) -> bytes:
         """The metadata log of a running controller, packed (`protocol.messages.metadata_batch.unpack_records`)."""
-        return cast(bytes, ray.get(self._running(controller).actor.read_metadata.remote()))
+        actor = self._running(controller).actor
+        with self._stopped.answering([controller]):
+            return cast(bytes, ray.get(actor.read_metadata.remote()))
 
     def actor(self, node: NodeId) -> Handle:
         """The present actor of a running node."""
@@ -415,35 +424,28 @@ class ActorCluster:
     def set_links(self, links: Iterable[Link], up: bool) -> None:
         """Cuts or heals links, slow ones too; returns when both ends of each have applied that."""
         changed = set(links)
-        self._cut = self._cut - changed if up else self._cut | changed
-        self._slow = {link: delay_ms for link, delay_ms in self._slow.items() if link not in changed}
+        self._links.set(changed, up)
         self._apply_links(changed)
 
     def slow_links(self, links: Iterable[Link], delay_ms: int) -> None:
         """Delays what is sent over whole links; returns when both ends of each have applied that."""
         changed = set(links)
-        self._slow |= dict.fromkeys(changed, delay_ms)
+        self._links.slow(changed, delay_ms)
         self._apply_links(changed)
 
     def heal_links(self) -> None:
-        self.set_links(self._cut | self._slow.keys(), True)
+        self.set_links(self._links.all(), True)
 
     def disturbed_links(self) -> dict[Link, int | None]:
         """The links that are not whole, in order: the delay in milliseconds, None where the link is cut."""
-        return dict(sorted((dict.fromkeys(self._cut) | self._slow).items()))
+        return self._links.all()
 
     def _apply_links(self, links: Collection[Link]) -> None:
         ends = sorted({node for link in links for node in link} & set(self.running()))
-        calls = [self._members[node].actor.set_links.remote(self._links_of(node)) for node in ends]
-        if calls:
-            ray.wait(calls, num_returns=len(calls), timeout=COMMAND_TIMEOUT_S)
-
-    def _links_of(self, node: NodeId) -> NodeLinks:
-        return NodeLinks(
-            cut_to=frozenset(target for source, target in self._cut if source == node),
-            cut_from=frozenset(source for source, target in self._cut if target == node),
-            slow_to=tuple((target, delay) for (source, target), delay in sorted(self._slow.items()) if source == node),
-        )
+        with self._stopped.answering(ends):
+            calls = [self._members[node].actor.set_links.remote(self._links.of(node)) for node in ends]
+            if calls:
+                ray.wait(calls, num_returns=len(calls), timeout=COMMAND_TIMEOUT_S)
 
     # -- removal -------------------------------------------------------------------------------------------------------
 
@@ -454,6 +456,7 @@ class ActorCluster:
     def retire(self) -> None:
         """As `close`, but the processes that answer wait for another cluster on this Ray, which takes them over."""
         if ray.is_initialized():
+            self._stopped.release_all()
             calls = {self._members[node].actor.retire.remote(): node for node in self.running()}
             done, _ = ray.wait(list(calls), num_returns=len(calls), timeout=COMMAND_TIMEOUT_S) if calls else ([], [])
             for call in done:

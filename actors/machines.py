@@ -13,7 +13,7 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.placement import Machine
-from actors.processes import ProcessId, signal_process, start_ticks
+from actors.processes import ProcessId, machine_id, signal_process, start_ticks
 from actors.storage import DamageKind, damage_tails
 
 _LOOK_AGAIN_S = 0.02
@@ -58,11 +58,15 @@ def pin(home: str) -> NodeAffinitySchedulingStrategy:
 
 
 def send_signal(process: ProcessId, number: int, within_s: float) -> None:
-    """Sends a signal, which may arrive twice, to a process by tasks on its machine: one on each of its Ray nodes, since
-    one of them may be lost without Ray having noticed. The first that reaches the process is enough.
+    """Sends a signal to a process, at once to one of this machine. To one of another machine it goes by tasks there,
+    and may arrive twice: one on each of its Ray nodes, since one of them may be lost without Ray having noticed. The
+    first that reaches the process is enough.
 
     ProcessLookupError where the process has ended, UnreachableError where no task runs in time.
     """
+    if process.machine == machine_id():
+        signal_process(process, number)
+        return
     neighbours = [machine.ray_node for machine in machines() if machine.host == process.host]
     if not neighbours:
         raise UnreachableError(f"its Ray node is lost, and no other one runs on {process.host}")

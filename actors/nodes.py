@@ -39,7 +39,7 @@ from actors.machines import RACK_LABEL
 from actors.metrics import NodeReadings, RayMeter
 from actors.node_log import NodeLog
 from actors.peers import Handle, RayPeers
-from actors.processes import ProcessId, own_process, signal_process
+from actors.processes import ProcessId, own_process, set_signal_of_parents_end, signal_process
 from actors.relay import AdminRelay, CallerCommand
 from actors.storage import DiskLossKind, DiskStorage, Owner, apply_loss
 from actors.transport import NodeLinks, Transport
@@ -306,12 +306,15 @@ class NodeShell:
 
     @_command
     def pause(self) -> None:
-        """Handles no input and sends nothing until `resume`."""
+        """Handles no input and sends nothing until `resume`. The process may be stopped now; as a stopped one does not
+        notice that its Ray node is gone, it ends with that."""
         self._host.pause()
         self._transport.pause()
+        set_signal_of_parents_end(signal.SIGKILL)
 
     @_command
     def resume(self) -> None:
+        set_signal_of_parents_end(0)
         self._transport.resume()
         self._host.resume()
 

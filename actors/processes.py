@@ -4,6 +4,7 @@ are reused, its start time is compared, too.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
@@ -56,3 +57,14 @@ def signal_process(process: ProcessId, number: int) -> None:
         signal.pidfd_send_signal(handle, number)
     finally:
         os.close(handle)
+
+
+_PR_SET_PDEATHSIG = 1
+"""prctl(2)."""
+
+
+def set_signal_of_parents_end(number: int) -> None:
+    """Has the kernel send this signal to this process when its parent ends; 0: none. OSError where it refuses."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")

@@ -10,7 +10,8 @@ import ray
 from ray.exceptions import GetTimeoutError
 
 from actors.caller_log import Run
-from actors.cluster import COMMAND_TIMEOUT_S, ActorCluster, NodeNotRunningError
+from actors.cluster import COMMAND_TIMEOUT_S, ActorCluster
+from actors.failures import NodeNotRunningError
 from actors.members import ACTOR_GONE
 from protocol.ids import NodeId, Offset, TopicPartition
 from protocol.messages.metadata_batch import unpack_records

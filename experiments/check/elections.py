@@ -29,7 +29,10 @@ from experiments.engines.port import TraceEvent
 from protocol.events.broker import BecameLeader, HighWatermarkAdvanced, RecordsAppended
 from protocol.events.controller import PartitionChanged, RecoveryDecided
 from protocol.events.host import IncarnationEnded
-from protocol.ids import NO_EPOCH, BrokerId, Epoch, NodeId, Offset, TimeMs, TopicPartition
+from protocol.events.store import StoreChanged
+from protocol.ids import NO_EPOCH, NO_LEADER, BrokerId, Epoch, NodeId, Offset, TimeMs, TopicPartition
+from protocol.v3.store import paths
+from protocol.v3.store.records import stored_state
 
 Kind = Literal["isr", "elr", "unclean", "recovery", "unknown"]
 _UNKNOWN: Kind = "unknown"
@@ -135,6 +138,8 @@ class ElectionLog:
                     reign.committed = max(reign.committed, mark)
             case PartitionChanged(partition=name, partition_epoch=epoch) as state:
                 self._states[name].setdefault(epoch, (event.time_ms, state))
+            case StoreChanged() as change if (stored := stored_change(change)) is not None:
+                self._states[stored.partition].setdefault(stored.partition_epoch, (event.time_ms, stored))
             case RecoveryDecided(partition=name, leader_epoch=epoch) as decided:
                 self._decided[name, epoch] = decided
             case IncarnationEnded(loss=loss) if loss != "none":
@@ -170,6 +175,22 @@ class ElectionLog:
             disk=reign.disk[0],
             disk_ms=reign.disk[1],
         )
+
+
+def stored_change(change: StoreChanged) -> PartitionChanged | None:
+    """The state of a partition that the store of `v3` has taken, as an event of a controller with the node's version as
+    partition epoch; None for another node of the store, and for a partition that was removed.
+    """
+    if change.version < 0 or not change.path.endswith("/leaderAndISR"):
+        return None
+    state = stored_state(change.path, change.data.encode())
+    if state is None:
+        return None
+    topic, number = paths.locate(change.path)[1][:2]
+    name, isr, unclean = TopicPartition(topic, int(number)), state.isr, state.is_unclean_leader
+    return PartitionChanged(
+        name, state.leader, state.leader_epoch, change.version, (), isr, (), (), NO_LEADER, unclean, 0
+    )
 
 
 def kind_of(former: PartitionChanged, state: PartitionChanged, is_recovered: bool) -> Kind:

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 SHOWN_ROWS = 40
 DESCRIBE = "Output of kafka-topics.sh --describe, a reassignment in JSON, or a file of isray cluster import."
-FAIL = "What fails: broker:3, broker:3,5 (in this order), rack:b, any 1, any 2, any rack, rolling. Several times."
+FAIL = (
+    "What fails: broker:3, broker:3,5 (in this order), rack:b, rack:b,c (at once), any 1, any 2, any 3, "
+    "any rack, any 2 racks, rolling. Several times."
+)
 
 
 def what_if(

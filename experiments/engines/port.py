@@ -237,11 +237,12 @@ class Engine(ABC):
 
     @abstractmethod
     def pause(self, node: NodeId) -> None:
-        """Stops a node from taking inputs until `resume`; messages to it are queued."""
+        """Stops a running node from taking inputs until `resume`; messages to it are queued. One that is paused stays
+        so."""
 
     @abstractmethod
     def resume(self, node: NodeId) -> None:
-        """Ends a pause; the node handles the queued inputs in their order."""
+        """Ends a pause, if there is one; the node handles the queued inputs in their order."""
 
     @abstractmethod
     def set_clock(self, node: NodeId, skew_ms: int) -> None:

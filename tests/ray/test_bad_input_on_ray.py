@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import ray
 
-from actors.cluster import NodeFailedError
+from actors.failures import NodeFailedError
 from actors.peers import pieces_of
 from actors.storage import META_FILE
 from actors.transport import NOTHING, pack_frame

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from actors.cluster import NodeFailedError
+from actors.failures import NodeFailedError
 from experiments.check.check_recording import CheckResult, check
 from experiments.check.client_history import ended
 from experiments.check.final_logs import final_logs

@@ -100,17 +100,39 @@ def test_a_sweep_runs_the_same_cell_on_both_engines(private_ray: None, tmp_path:
 
 @pytest.mark.slow
 def test_an_isolated_and_then_a_paused_leader_are_replaced_and_come_back(private_ray: None) -> None:
-    """The leader is cut off from the others for 5 s, the next one is paused for 5 s; sessions last 1.5 s."""
-    cell = CellParameters(engine="ray", start="fresh", broker_mttf=None, detection_ms=1_500, duration_ms=22_000)
-    outages = (Outage(2_000, 7_000, 0, "isolated", "test"), Outage(11_000, 16_000, 1, "paused", "test"))
+    """The leader is cut off from the others for 4 s, the next one is paused for 4 s, and cut off for 2 s of these,
+    which its stopped process takes up; sessions last 1.5 s. A follower that is paused then crashes after a second and
+    is back after another; at the end of the trial one process is stopped, and does not outlive it."""
+    cell = CellParameters(engine="ray", start="fresh", broker_mttf=None, detection_ms=1_500, duration_ms=23_000)
+    outages = (
+        Outage(2_000, 6_000, 0, "isolated", "test"),
+        Outage(8_000, 12_000, 1, "paused", "test"),
+        Outage(9_000, 11_000, 1, "isolated", "test"),
+        Outage(13_500, 60_000, 2, "paused", "test"),
+        Outage(14_500, 15_500, 2, "unclean", "test"),
+        Outage(22_000, 60_000, 0, "paused", "test"),
+    )
     rows = as_rows(run_through(cell, 0, lambda: DrawnTimeline(cell, 0, outages=outages, own_failures=False)).rows)
     check_trace(rows, cell.partitions, cell.duration_ms)
-    changes = [(row.kind, row.node, row.detail) for row in rows if row.kind in (Impaired.KIND, Restored.KIND)]
-    both = [(0, "isolated"), (1, "paused")]
-    assert changes == [(kind, *each) for each in both for kind in (Impaired.KIND, Restored.KIND)]
+    kinds = (Impaired.KIND, Restored.KIND, Crash.KIND, Start.KIND)
+    changes = [(row.kind, row.node, row.detail) for row in rows if row.kind in kinds]
+    assert changes == [
+        (Impaired.KIND, 0, "isolated"),
+        (Restored.KIND, 0, "isolated"),
+        (Impaired.KIND, 1, "paused"),
+        (Impaired.KIND, 1, "isolated"),
+        (Restored.KIND, 1, "isolated"),
+        (Restored.KIND, 1, "paused"),
+        (Impaired.KIND, 2, "paused"),
+        (Crash.KIND, 2, "unclean"),
+        (Restored.KIND, 2, "paused"),
+        (Start.KIND, 2, ""),
+        (Impaired.KIND, 0, "paused"),
+    ]
     states = [row for row in rows if row.kind == State.KIND]
-    for outage in outages:
+    for outage in outages[:2]:
         during = [row for row in states if outage.down_ms < row.time_ms < outage.up_ms]
         assert during[-1].leader not in (outage.broker, -1), "another leader before the end"
         assert str(outage.broker) not in during[-1].isr.split(",")
-    assert (states[-1].isr_size, states[-1].leader_serves) == (3, True)
+    whole = [row for row in states if row.time_ms < outages[-1].down_ms][-1]
+    assert (whole.isr_size, whole.leader_serves) == (3, True), "after the crash all are back"

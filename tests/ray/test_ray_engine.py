@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import ray
 
-from actors.cluster import NodeFailedError
+from actors.failures import NodeFailedError
 from actors.transport import NOTHING, pack_frame
 from experiments.engines.port import Loss
 from protocol.errors import ErrorCode
@@ -74,11 +75,13 @@ def test_paused_leader_is_replaced_and_truncates_its_uncommitted_record_when_it_
     for follower in {0, 1, 2} - {leader}:
         shared.cut(leader, follower)
     assert shared.produce(b"lonely", acks=1) == [ErrorCode.NONE]
+    process = Path(f"/proc/{shared.engine.cluster.pids()[leader]}/stat")
     shared.engine.pause(leader)
     assert shared.engine.is_running(leader)
     shared.engine.heal_links()
     shared.await_partition("the paused leader is replaced", isr={0, 1, 2} - {leader})
     assert shared.payloads(leader) == [*committed, b"lonely"]
+    shared.until(lambda: process.read_text().rpartition(")")[2].split()[0] == "T", "stopped, though it was asked twice")
     assert shared.produce(b"after") == [ErrorCode.NONE]
     shared.engine.resume(leader)
     assert shared.await_whole() != leader

@@ -9,7 +9,8 @@ from typing import TypeVar
 
 import pytest
 
-from actors.cluster import ActorCluster, NodeFailedError
+from actors.cluster import ActorCluster
+from actors.failures import NodeFailedError
 from actors.storage import META_FILE
 from protocol.config import ClusterConfig
 from protocol.events.base import Trace

@@ -33,6 +33,21 @@ def test_a_stale_answer_does_not_leave_a_broker_fenced(after_ms: int, elide_idle
     assert sorted(bench.state.isr) == [0, 1, 2]
 
 
+def test_a_pause_of_a_paused_broker_and_the_end_of_none_change_nothing() -> None:
+    """The second pause keeps what was held back, without which the broker would send no heartbeat again."""
+    bench = Bench()
+    bench.cluster.resume(2)
+    bench.run_until(30_000)
+    bench.cluster.pause(2)
+    bench.run_until(60_000)
+    bench.cluster.pause(2)
+    assert bench.fenced(2)
+    bench.cluster.resume(2)
+    bench.cluster.resume(2)
+    bench.run_until(90_000)
+    assert not bench.fenced(2)
+
+
 @pytest.mark.covers("M8", "E9", "H15")
 @pytest.mark.parametrize("seed", range(20))
 def test_an_isr_answer_does_not_overtake_a_higher_min_isr(seed: int) -> None:

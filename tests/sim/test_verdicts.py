@@ -187,3 +187,13 @@ def test_a_folder_that_cannot_take_a_recording_is_refused(tmp_path: Path) -> Non
     spec = spec_of(shipped("unclean-election"), 0)
     with pytest.raises(InputError, match="--trace"):
         RunningRecording(tmp_path / "file" / "below", "mine", spec, BEGAN_MS)
+
+
+def test_an_unclean_election_of_v3_is_read_from_its_store(tmp_path: Path) -> None:
+    scenario = shipped("v3-unclean-election")
+    assert run_recorded(Runner(scenario, CheckedEngine(spec_of(scenario, 0))), tmp_path / "run").passed
+
+    [lost] = check(Recording(tmp_path / "run")).lost
+
+    assert lost.election is not None
+    assert (lost.election.kind, lost.election.leader, lost.offsets) == ("unclean", 3, ((10, 14),))

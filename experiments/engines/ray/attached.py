@@ -31,9 +31,11 @@ from typing import cast
 import ray
 from ray.exceptions import GetTimeoutError
 
-from actors.cluster import CPU_SHARE, Link, NodeNotRunningError
+from actors.cluster import CPU_SHARE
 from actors.cluster import NodeCommand as ClusterCommand
+from actors.failures import NodeNotRunningError
 from actors.host import FROM_NOW_ON
+from actors.links import Link
 from actors.machines import own_node, pin
 from actors.members import ACTOR_GONE, MessageQueue
 from actors.nodes import NodeSetup, NodeSnapshot, PollReport, actor_class

@@ -22,7 +22,9 @@ from typing import Generic, Protocol, TypeVar
 import ray
 
 from actors.clock import UnixTime
-from actors.cluster import ActorCluster, Link, NodeCommand, NodeFailedError, NodeNotRunningError
+from actors.cluster import ActorCluster, NodeCommand
+from actors.failures import NodeFailedError, NodeNotRunningError
+from actors.links import Link
 from actors.nodes import NodeSnapshot, PollReport
 from actors.placement import NoRayNodeError, PlacementError
 from actors.storage import DamageKind as DamageKind
@@ -434,6 +436,17 @@ class RayEngine(PolledEngine[ActorCluster]):
             )
             stack.callback(end, cluster)
             super().__init__(spec, cluster, stack.pop_all(), keeps)
+
+    def pause(self, node: NodeId) -> None:
+        """Pauses a node that runs, and stops its process by SIGSTOP; its last reports are taken in between."""
+        self._act()
+        self.cluster.pause(node)
+        self._refresh_snapshots()
+        self.cluster.stop_process(node)
+
+    def resume(self, node: NodeId) -> None:
+        self._act()
+        self.cluster.resume(node)
 
     def move(self, node: NodeId, home: str) -> None:
         """Places the next incarnation of a node that does not run on another Ray node, with an empty disk."""

@@ -125,7 +125,7 @@ def mark_to_keep(state: ClusterState, hosts: Mapping[str, str | None]) -> Path:
     if elsewhere:
         raise InputError("--keep", "", elsewhere[0], "a cluster whose nodes run on this machine")
     if state.disks is None or not (Path(state.disks) / FILE).exists():
-        raise InputError("--keep", "", f"{state.options.name}, which was never ready", "a cluster that has disks")
+        raise InputError("--keep", "", f"{state.options.name}, which has no disks", "a cluster that was ready once")
     (Path(state.disks) / KEEP).touch()
     _pointer(state.options.name).write_text(state.disks, encoding="utf-8")
     return Path(state.disks)

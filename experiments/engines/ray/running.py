@@ -125,8 +125,10 @@ def _supervise(
         except ControlStoreLostError:
             cluster.abandon()
             raise
-        finally:
+        except BaseException:
             cluster.close()
+            raise
+        cluster.close()
 
 
 def _serve(

@@ -34,11 +34,11 @@ from protocol.broker.context import ReplicaView
 from protocol.events.broker import MetadataPublished
 from protocol.events.controller import ControllerStarted, MetadataCommitted
 from protocol.events.host import EventsLost, IncarnationBegan
-from protocol.ids import NO_LEADER, BrokerId, NodeId, Offset, TimeMs, TopicPartition, is_client
+from protocol.ids import NO_LEADER, BrokerId, NodeId, Offset, TimeMs, TopicPartition, is_broker, is_client
 from protocol.messages.records import MetadataRecord
 from protocol.metadata.partition import PartitionState
 
-LEADING_WITHIN_S = 5.0
+SETTLED_WITHIN_S = 20.0
 _WAIT_S, _RETRY_S = 1.0, 0.1
 
 
@@ -151,18 +151,20 @@ class ClusterTap:
         self._recorder.finish(self._final_logs(snapshots))
 
     def _settled_snapshots(self) -> Mapping[NodeId, NodeSnapshot]:
-        """The states of all nodes, once the leaders that the controller has recorded lead, or after a while."""
-        deadline_s = time.monotonic() + LEADING_WITHIN_S
-        while True:
-            found = dict(self._cluster.snapshots(_WAIT_S, of_all=True))
-            waits = [
-                name
+        """The states of all nodes that run, once the recorded leaders lead, or after a while."""
+        deadline_s = time.monotonic() + SETTLED_WITHIN_S
+        found = dict(self._cluster.snapshots(_WAIT_S, of_all=True))
+        while time.monotonic() < deadline_s:
+            awaited = [node for node in self._cluster.running() if is_broker(node) and node not in found]
+            leaderless = any(
+                state.leader in found and _leader(found, name, state) is None
                 for name, state in _partitions(found).items()
-                if state.leader in found and _leader(found, name, state) is None
-            ]
-            if not waits or time.monotonic() > deadline_s:
-                return found
+            )
+            if not awaited and not leaderless:
+                break
             time.sleep(_RETRY_S)
+            found |= self._cluster.snapshots(_WAIT_S)
+        return found
 
     def _final_logs(self, snapshots: Mapping[NodeId, NodeSnapshot]) -> Iterator[FinalLogs]:
         for name, state in sorted(_partitions(snapshots).items()):

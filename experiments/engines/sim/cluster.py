@@ -426,13 +426,17 @@ class SimCluster:
         self._timers.forget_node(node)
 
     def pause(self, node: NodeId) -> None:
-        """Holds back the node's events until `resume`."""
+        """Holds back the node's events until `resume`; a node that is paused stays so."""
+        if node in self._backlogs:
+            return
         self._disturb(lambda a, b: node in (a, b))
         self._backlogs[node] = []
         self._record("paused", node)
 
     def resume(self, node: NodeId) -> None:
-        """Ends a pause; the events that were held back are due now."""
+        """Ends a pause, if there is one; the events that were held back are due now."""
+        if node not in self._backlogs:
+            return
         for event in self._backlogs.pop(node):
             self._push(self.now_ms, 0, event)
         self._record("resumed", node)

@@ -22,7 +22,7 @@ from pydantic import Field
 
 from experiments.studies.design.mappings import mapping_or
 from experiments.studies.layouts.layout import Layout, with_racks
-from experiments.studies.layouts.reader import layout_in, racks_in
+from experiments.studies.layouts.reader import layout_in, racks_in, racks_of
 from experiments.studies.layouts.rules import RULES, PlacedTopic, place
 from experiments.support.errors import InputError
 from experiments.support.fields import NOT_ON_THE_WIRE, TEXT, AsTuple, TopicName, WrittenModel, one_of
@@ -282,16 +282,4 @@ def _racks(file: ClusterFile, text: Text, source: str, place_name: str) -> dict[
     """The rack of each broker."""
     if isinstance(file.racks, str):
         return racks_in(text(file.racks), file.racks)
-    racks: dict[int, str] = {}
-    for name, value in file.racks.items():
-        if isinstance(value, list):
-            pairs = [(broker, str(name)) for broker in value]
-        elif isinstance(name, int) or name.isdecimal():
-            pairs = [(int(name), str(value))]
-        else:
-            raise InputError(source, f"{place_name}.racks.{name}", str(value), "a list of the rack's brokers")
-        for broker, rack in pairs:
-            if broker in racks:
-                raise InputError(source, f"{place_name}.racks", f"broker {broker} twice", "each broker in one rack")
-            racks[broker] = rack
-    return racks
+    return racks_of(file.racks, source, f"{place_name}.racks") if file.racks else {}

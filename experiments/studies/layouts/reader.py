@@ -4,8 +4,8 @@ A layout is the output of `kafka-topics.sh --describe` (`describe.py`), a reassi
 `kafka-reassign-partitions.sh` takes and prints it (also its output with `Current partition replica assignment` and
 `Proposed partition reassignment configuration`, of which the proposal counts), or what `isray cluster import` writes.
 
-Racks are lines `broker,rack` with or without that header, a mapping `broker: rack`, or the output of
-`kafka-broker-api-versions.sh`, which has `(id: 1 rack: a`.
+Racks are lines `broker,rack` with or without that header, a mapping `broker: rack` or `rack: [broker, ...]`, or the
+output of `kafka-broker-api-versions.sh`, which has `(id: 1 rack: a`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -33,7 +33,9 @@ Ids = Annotated[tuple[Id, ...], Field(strict=False, min_length=1)]
 FORM = "kafka-topics.sh --describe, a reassignment in JSON, or a file of isray cluster import"
 _PROPOSED = "Proposed partition reassignment configuration"
 _BROKER_LINE = re.compile(r"\(id: (\d+) rack: (.+?)(?: isFenced: \w+)?\)")
-_RACK_FORM = "broker,rack lines, a mapping broker: rack, or the output of kafka-broker-api-versions.sh"
+_RACK_FORM = (
+    "broker,rack lines, a mapping broker: rack or rack: [broker, ...], or the output of kafka-broker-api-versions.sh"
+)
 
 
 class ImportedPartition(StrictModel):
@@ -214,8 +216,7 @@ def racks_in(text: str, source: str) -> dict[int, str]:
         return _unique([(int(broker), "" if rack == "null" else rack, "") for broker, rack in found], source)
     first = next((line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")), "")
     if ":" in first or first.lstrip().startswith("{"):
-        items = parse_yaml_mapping(text, source, _RACK_FORM).items()
-        return _unique([(_broker(key, source, str(key)), _rack(rack), str(key)) for key, rack in items], source)
+        return racks_of(parse_yaml_mapping(text, source, _RACK_FORM), source)
     rows = []
     for number, row in enumerate(csv.reader(text.splitlines()), 1):
         cells = [cell.strip() for cell in row]
@@ -224,6 +225,19 @@ def racks_in(text: str, source: str) -> dict[int, str]:
         if len(cells) != 2:
             raise InputError(source, f"line {number}", f"{len(cells)} values", "two: broker,rack")
         rows.append((_broker(cells[0], source, f"line {number}"), cells[1], f"line {number}"))
+    return _unique(rows, source)
+
+
+def racks_of(mapping: Mapping[Any, Any], source: str, place: str = "") -> dict[int, str]:
+    """The rack of each broker in a mapping: the rack of a broker, or the brokers of a rack. `place`: where it stands in
+    `source`."""
+    rows = []
+    for key, value in mapping.items():
+        where = f"{place}.{key}" if place else str(key)
+        if isinstance(value, list):
+            rows += [(_broker(broker, source, where), str(key), where) for broker in value]
+        else:
+            rows.append((_broker(key, source, where), "" if value is None else str(value), where))
     return _unique(rows, source)
 
 
@@ -245,7 +259,3 @@ def _broker(value: object, source: str, place: str) -> int:
     if isinstance(value, bool) or not (text.isascii() and text.isdecimal() and len(text) <= 10):
         raise InputError(source, place, shown(value), "the id of a broker, a whole number from 0")
     return int(text)
-
-
-def _rack(value: object) -> str:
-    return "" if value is None else str(value)

@@ -13,13 +13,17 @@
 
 Where the paper leaves freedom: permutations are drawn, and a cut passes over a broker whose rack the set already has
 where racks allow it (section 4.2); a rest that is no whole set joins none in its permutation, and is taken first in
-the next one, so that each broker is in a set if P is 2 or more. Sets are taken in turn, and the first replica, the
-preferred leader, rotates within the set, so that partitions and leaders are spread evenly.
+the next one, so that each broker is in a set if P is 2 or more. Two brokers that meet in two sets count once for the
+scatter width, so a permutation that has such a pair is drawn up to `DRAWS` times, and the draw with the fewest counts.
+Brokers that have too few partners after P permutations, as those of a rest may, get further sets until each has S. Sets
+are taken in turn, and the first replica, the preferred leader, rotates within the set, so that partitions and leaders
+are spread evenly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 from math import ceil, comb
 from random import Random
@@ -30,6 +34,10 @@ from protocol.controller.placement import UsableBroker
 from protocol.controller.placement import place as place_striped
 
 RULES = ("rack-aware", "random", "copysets")
+Partners = dict[int, set[int]]
+"""The other brokers of each one's sets."""
+DRAWS = 100
+"""How often a permutation is drawn that repeats a pair of brokers."""
 
 
 class PlacedTopic(NamedTuple):
@@ -50,8 +58,9 @@ def place(
     scatter_width: int | None = None,
 ) -> Layout:
     """The topics placed by a rule of `RULES`, the same for the same seed. `racks` has every broker or is empty;
-    `scatter_width` is for `copysets` alone (default: twice the fewest, 2 (R - 1)). Raises ValueError for another rule,
-    and for a topic with more replicas than there are brokers.
+    `scatter_width` is for `copysets` alone (default: twice the fewest, 2 (R - 1), or as many as there are). Raises
+    ValueError for another rule, a topic with more replicas than there are brokers, and a scatter width that is more
+    than a broker can have partners.
     """
     rng = Random(f"{rule} {seed}")
     makers: Mapping[str, Callable[[PlacedTopic], list[Brokers]]] = {
@@ -84,28 +93,80 @@ def _take_one_set(order: list[int], racks: Mapping[int, str], factor: int) -> Br
     only where the others have too few."""
     taken: list[int] = []
     for may_share in (False, True):
-        for broker in list(order):
-            used = {racks[other] for other in taken} if racks else set()
-            if len(taken) < factor and (may_share or racks.get(broker) not in used):
+        used = {racks.get(broker) for broker in taken}
+        for broker in order:
+            if len(taken) == factor:
+                break
+            if broker not in taken and (may_share or not racks or racks.get(broker) not in used):
                 taken.append(broker)
-                order.remove(broker)
+                used.add(racks.get(broker))
+    for broker in taken:
+        order.remove(broker)
     return tuple(taken)
 
 
+def most_partners(brokers: Brokers, racks: Mapping[int, str], factor: int) -> int:
+    """The largest scatter width that each broker can have: with racks for all replicas, those of the other racks."""
+    if len(set(racks.values())) < factor:
+        return len(brokers) - 1
+    sizes = Counter(racks[broker] for broker in brokers)
+    return len(brokers) - max(sizes.values())
+
+
 def copysets(brokers: Brokers, racks: Mapping[int, str], factor: int, scatter_width: int, rng: Random) -> list[Brokers]:
-    """The replica sets of `factor` brokers for a scatter width, without those that come twice."""
+    """The replica sets of `factor` brokers, each once, in which each broker has `scatter_width` partners or more.
+    ValueError where so many are impossible."""
     if factor == 1:
         return [(broker,) for broker in brokers]
-    found: dict[frozenset[int], Brokers] = {}
+    most = most_partners(brokers, racks, factor)
+    if scatter_width > most:
+        raise ValueError(f"scatter_width {scatter_width} with {factor} replicas: allowed: at most {most}")
+    found: list[Brokers] = []
+    partners: Partners = {broker: set() for broker in brokers}
     rest: list[int] = []
-    for _ in range(max(1, ceil(scatter_width / (factor - 1)))):
+    for _ in range(ceil(scatter_width / (factor - 1))):
+        sets, rest = _permutation(brokers, racks, factor, rest, partners, rng)
+        found += sets
+        _meet(sets, partners)
+    for broker in brokers:
+        while len(partners[broker]) < scatter_width:
+            others = rng.sample(brokers, len(brokers))
+            known = partners[broker] | {broker}
+            others.remove(broker)
+            order = [broker, *sorted(others, key=lambda other: (other in known, len(partners[other])))]
+            found.append(_take_one_set(order, racks, factor))
+            _meet(found[-1:], partners)
+    once: dict[frozenset[int], Brokers] = {}
+    for each in found:
+        once.setdefault(frozenset(each), each)
+    return list(once.values())
+
+
+def _permutation(
+    brokers: Brokers, racks: Mapping[int, str], factor: int, rest: list[int], partners: Partners, rng: Random
+) -> tuple[list[Brokers], list[int]]:
+    """The sets of one permutation, which begins with the `rest` of the last one, and its own rest."""
+    best: tuple[int, list[Brokers], list[int]] | None = None
+    for _ in range(DRAWS):
         drawn = rng.sample(brokers, len(brokers))
         order = rest + [broker for broker in drawn if broker not in rest]
+        sets: list[Brokers] = []
         while len(order) >= factor:
-            taken = _take_one_set(order, racks, factor)
-            found.setdefault(frozenset(taken), taken)
-        rest = order
-    return list(found.values())
+            sets.append(_take_one_set(order, racks, factor))
+        repeated = sum(b in partners[a] for each in sets for a, b in combinations(each, 2))
+        if best is None or repeated < best[0]:
+            best = repeated, sets, order
+        if best[0] == 0:
+            break
+    assert best is not None
+    return best[1:]
+
+
+def _meet(sets: Iterable[Brokers], partners: Partners) -> None:
+    """Adds to the partners of brokers those of the sets."""
+    for each in sets:
+        for broker in each:
+            partners[broker].update(other for other in each if other != broker)
 
 
 def _on_sets(
@@ -113,7 +174,8 @@ def _on_sets(
 ) -> list[Brokers]:
     """The partitions on the replica sets, which all topics of one replication factor share."""
     factor = topic.replication_factor
-    width = 2 * (factor - 1) if scatter_width is None else scatter_width
+    default = min(2 * (factor - 1), most_partners(brokers, racks, factor))
+    width = default if scatter_width is None else scatter_width
     sets = copysets(brokers, racks, factor, width, Random(f"{factor} {width} {seed}"))
     placed = []
     for index in range(topic.partitions):

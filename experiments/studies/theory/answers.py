@@ -11,23 +11,26 @@ be exposed together they depend on the second moment as well, which is that of t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from experiments.studies.design.impairments import Impairment
 from experiments.studies.design.model import YEAR_MS, CellParameters
-from experiments.studies.theory.model import ISR, LOSS, RUNNING, UNCLEAN_RECOVERY, ChainState, Model, Rules
+from experiments.studies.theory.model import ISR, LOSS, RUNNING, SILENT, UNCLEAN_RECOVERY, ChainState, Model, Rules
 
 PHASES = 2
 DETECTED_AFTER = 7 / 8
 """Mean time until the controller notices a crash, in session timeouts."""
-MAX_REPLICAS, MAX_REPLICAS_WITH_DETECTION = 5, 3
+MAX_REPLICAS, MAX_REPLICAS_WITH_DETECTION, MAX_REPLICAS_IMPAIRED = 5, 3, 2
+SILENCING = {("others", "both"), ("others", "out")}
+"""From whom and in which direction a broker is isolated that the controller fences, and that clients reach."""
 EXACT_REPLICAS = 3
 """Larger chains of instant detection, and all with detection, leave out what a partly flushed log keeps."""
 COVERED = frozenset(
     {"generation", "brokers", "partitions", "replication_factor", "min_insync_replicas", "unclean_recovery_strategy"}
     | {"broker_mttf", "broker_mttr", "unclean_probability", "tail_loss_probability", "detection_ms"}
-    | {"writeback_ms", "flush_interval_ms", "delivery_timeout_ms"}
+    | {"writeback_ms", "flush_interval_ms", "delivery_timeout_ms", "isolated", "paused"}
     | {"duration_ms", "network_latency_ms", "start", "estimator"}
 )
 """The fields of CellParameters that the model represents, or that do not change its answers."""
@@ -45,6 +48,7 @@ def model_of(params: CellParameters) -> Model | None:
         or (params.generation != "kip-966" and strategy != "balanced")
         or (strategy == "manual" and params.unclean_probability > 0.0)
         or (params.flush_interval_ms is not None and params.min_insync_replicas > 2)
+        or not _are_covered(params)
         or params != CellParameters.model_validate(untouched)
     ):
         return None
@@ -58,6 +62,8 @@ def model_of(params: CellParameters) -> Model | None:
     )
     if params.replication_factor > (MAX_REPLICAS_WITH_DETECTION if rules.phases else MAX_REPLICAS):
         return None
+    isolations, reconnect = _impairment_rates(params.isolated)
+    pauses, resume = _impairment_rates(params.paused)
     return Model(
         rules,
         replicas=params.replication_factor,
@@ -67,7 +73,31 @@ def model_of(params: CellParameters) -> Model | None:
         lossy=params.tail_loss_probability,
         notice=0.0 if params.detection_ms is None else PHASES * YEAR_MS / (DETECTED_AFTER * params.detection_ms),
         write_back=YEAR_MS / mean_exposure_ms(params),
+        isolations=isolations,
+        reconnect=reconnect,
+        pauses=pauses,
+        resume=resume,
     )
+
+
+def _are_covered(params: CellParameters) -> bool:
+    """Whether the model has the impairments of a cell, if it has any: one cause, of single brokers, which silences them
+    towards the controller and the other brokers for an exponential time."""
+    causes = (*params.isolated, *params.paused)
+    return not causes or (
+        len(causes) == 1
+        and all(cause.of == "broker" and cause.duration.dist == "exponential" for cause in causes)
+        and all((cause.peers, cause.direction) in SILENCING for cause in params.isolated)
+        and params.detection_ms is not None
+        and params.unclean_probability == 1.0
+        and params.unclean_recovery_strategy == "balanced"
+        and params.replication_factor <= MAX_REPLICAS_IMPAIRED
+    )
+
+
+def _impairment_rates(causes: Sequence[Impairment]) -> tuple[float, float]:
+    """How often per year the only cause begins, and how soon each of its impairments ends; zeros without one."""
+    return (causes[0].per_year, YEAR_MS / causes[0].duration.mean_ms) if causes else (0.0, 0.0)
 
 
 def mean_exposure_ms(params: CellParameters) -> float:
@@ -117,5 +147,9 @@ def solved(model: Model) -> Mapping[str, Answer]:
 
 
 def _is_stalled(state: ChainState) -> bool:
+    """A leader that is isolated and alone in the ISR still answers clients: it acknowledges, or refuses at once."""
+    leader = state.leader
+    if leader is None or (leader.process == SILENT and not leader.pauses and state.in_sync == 1):
+        return False
     silent = any(replica.member == ISR and replica.process != RUNNING for replica in state.replicas)
-    return state.leader is not None and (silent or state.leader.process != RUNNING)
+    return silent or leader.process != RUNNING

@@ -14,6 +14,12 @@ are emptied when the ISR reaches min ISR. A proactive recovery elects the replic
 run, as soon as one does; a balanced one does so once the ELR is empty and all of the last known ELR run. Either waits
 for the answers of brokers that have failed without the controller's knowledge.
 
+An *impaired* broker (isolated from the controller and the other brokers, or paused) is silent: the controller fences it
+as if it had crashed, while its process runs and keeps its log. At the end of the impairment a broker that was fenced is
+unfenced in its old incarnation, so it stays in the ELR, which one that comes back from a crash leaves. Impairments of a
+broker begin as a Poisson process, also while another one lasts, and each ends by itself (the queue M/M/infinity, here
+with at most `MOST_AT_ONCE` at a time); a pause ends with the process, an isolation does not.
+
 Logs are compared by what they hold of the acknowledged records, of which each holds a prefix. So a log is a *level*:
 how far it reaches. Only the order of levels matters, and whether a level is zero; :func:`canonical` numbers them 0, 1,
 2, ... Brokers are exchangeable: a state is the multiset of its replicas, held as a sorted tuple. What cannot influence
@@ -32,8 +38,11 @@ from experiments.studies.theory.chain import Chain, Flow, explore
 Generation = Literal["kip-497", "kip-966-elr", "kip-966"]
 Strategy = Literal["proactive", "balanced", "manual"]
 
-RUNNING, UNNOTICED, RESTARTED, DOWN = range(4)
-"""The broker of a replica runs; has failed, and the controller does not know; likewise, and is repaired; is fenced."""
+RUNNING, UNNOTICED, RESTARTED, DOWN, SILENT, OUT, RETURNED = range(7)
+"""The broker of a replica runs; has failed, and the controller does not know; likewise, and is repaired; has failed and
+is fenced. Impaired: it runs, and the controller does not know; runs, and is fenced; is repaired, and not registered."""
+MOST_AT_ONCE = 2
+"""Impairments of one kind of a broker at a time; of load a, more would last for about a^3 / 6 of the time."""
 NO_MEMBER, ISR, ELR, LAST_KNOWN_ELR = range(4)
 """The set of the partition that a replica is a member of."""
 
@@ -41,7 +50,7 @@ NO_MEMBER, ISR, ELR, LAST_KNOWN_ELR = range(4)
 class Replica(NamedTuple):
     """`process`, `member`: of the constants above; `phases`: stages left until the controller notices a failure;
     `clean`: shut down cleanly; `log`, `flushed`: levels; `last_known`: the leader that kip-966-elr keeps in
-    `last_known_elr`; `leads`: the recorded leader."""
+    `last_known_elr`; `leads`: the recorded leader; `isolations`, `pauses`: how many last."""
 
     process: int
     phases: int
@@ -51,6 +60,8 @@ class Replica(NamedTuple):
     flushed: int
     last_known: bool
     leads: bool
+    isolations: int = 0
+    pauses: int = 0
 
 
 class ChainState(NamedTuple):
@@ -125,17 +136,22 @@ class _Place:
 
     def __init__(self, replica: Replica) -> None:
         self.process, self.phases, self.member, self.clean = replica[:4]
-        self.log, self.flushed, self.last_known, self.leads = replica[4:]
+        self.log, self.flushed, self.last_known, self.leads = replica[4:8]
+        self.isolations, self.pauses = replica[8:]
 
     def frozen(self) -> Replica:
-        return Replica(
-            self.process, self.phases, self.member, self.clean, self.log, self.flushed, self.last_known, self.leads
-        )
+        of_log = self.log, self.flushed, self.last_known, self.leads
+        return Replica(self.process, self.phases, self.member, self.clean, *of_log, self.isolations, self.pauses)
 
     @property
     def is_active(self) -> bool:
         """Whether the controller holds the broker for active: it is not fenced."""
-        return self.process != DOWN
+        return self.process not in (DOWN, OUT, RETURNED)
+
+    @property
+    def is_impaired(self) -> bool:
+        """Whether an impairment lasts."""
+        return self.isolations + self.pauses > 0
 
 
 class Partition:
@@ -159,8 +175,12 @@ class Partition:
     def crash(self, index: int) -> None:
         """An unclean failure that loses nothing."""
         place = self._places[index]
-        place.process, place.clean, place.phases = UNNOTICED, False, self._rules.phases
-        if not place.phases:
+        was_active, was_silent = place.is_active, place.process == SILENT
+        place.process, place.clean, place.pauses = UNNOTICED, False, 0
+        place.phases = place.phases if was_silent else self._rules.phases
+        if not was_active:
+            place.process, place.phases = DOWN, 0
+        elif not place.phases:
             place.process = DOWN
             self._fence(place)
 
@@ -174,11 +194,11 @@ class Partition:
         place = self._places[index]
         place.phases -= 1
         if not place.phases:
-            is_back = place.process == RESTARTED
-            place.process = DOWN
+            before = place.process
+            place.process = OUT if before == SILENT else DOWN
             self._fence(place)
-            if is_back:
-                self._register(place)
+            if before == RESTARTED:
+                self._return(place)
 
     def repair(self, index: int) -> None:
         """The broker starts; it registers once the session of its former incarnation is over."""
@@ -186,12 +206,52 @@ class Partition:
         if place.process == UNNOTICED:
             place.process = RESTARTED
         else:
-            self._register(place)
+            self._return(place)
 
     def write_back(self, index: int) -> None:
         """What the log holds reaches the disk."""
         place = self._places[index]
         place.flushed = place.log
+
+    def isolate(self, index: int) -> None:
+        """An isolation of the broker begins."""
+        self._places[index].isolations += 1
+        self._silence(self._places[index])
+
+    def pause(self, index: int) -> None:
+        """A pause of the broker begins."""
+        self._places[index].pauses += 1
+        self._silence(self._places[index])
+
+    def reconnect(self, index: int) -> None:
+        """An isolation of the broker ends."""
+        self._places[index].isolations -= 1
+        self._hear(self._places[index])
+
+    def resume(self, index: int) -> None:
+        """A pause of the broker ends."""
+        self._places[index].pauses -= 1
+        self._hear(self._places[index])
+
+    def _silence(self, place: _Place) -> None:
+        if place.process == RUNNING:
+            place.process, place.phases = SILENT, self._rules.phases
+
+    def _hear(self, place: _Place) -> None:
+        """The controller hears of a broker again, unless it is impaired in another way."""
+        if place.is_impaired:
+            return
+        if place.process in (SILENT, OUT):
+            place.process, place.phases = RUNNING, 0
+        elif place.process == RETURNED:
+            self._register(place)
+
+    def _return(self, place: _Place) -> None:
+        """The broker is repaired, and no session of its former incarnation lasts: it registers as soon as it can."""
+        if place.is_impaired:
+            place.process = RETURNED
+        else:
+            self._register(place)
 
     def _members(self, member: int) -> list[_Place]:
         return [place for place in self._places if place.member == member]
@@ -291,7 +351,8 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The `rules`, the number of `replicas`, and rates and probabilities (docs/theory.md); `notice`: of a stage."""
+    """The `rules`, the number of `replicas`, and rates and probabilities (docs/theory.md); `notice`: of a stage;
+    `isolations`, `pauses`: how often they begin, `reconnect`, `resume`: how soon each ends."""
 
     rules: Rules
     replicas: int
@@ -301,6 +362,10 @@ class Model:
     lossy: float = 0.1
     notice: float = 0.0
     write_back: float = 0.0
+    isolations: float = 0.0
+    reconnect: float = 0.0
+    pauses: float = 0.0
+    resume: float = 0.0
 
     def chain(self) -> Chain[ChainState]:
         """All states that are reached from a cluster in which every broker runs and something was acknowledged."""
@@ -323,7 +388,7 @@ class Model:
 
     def _happenings(self, replica: Replica) -> Iterator[tuple[float, Callable[[Partition, int], None]]]:
         """What may happen to the broker of a replica, with the rates."""
-        if replica.process == RUNNING:
+        if replica.process in (RUNNING, SILENT, OUT, RETURNED):
             yield self.fail * (1.0 - self.unclean), Partition.shut_down
             yield self.fail * self.unclean * (1.0 - self.lossy), Partition.crash
             yield self.fail * self.unclean * self.lossy, Partition.crash_and_lose
@@ -331,5 +396,11 @@ class Model:
             yield self.write_back, Partition.write_back
         if replica.process in (UNNOTICED, DOWN):
             yield self.repair, Partition.repair
-        if replica.process in (UNNOTICED, RESTARTED):
+        if replica.process in (UNNOTICED, RESTARTED, SILENT):
             yield self.notice, Partition.notice
+        if replica.isolations < MOST_AT_ONCE:
+            yield self.isolations, Partition.isolate
+        if replica.pauses < MOST_AT_ONCE and replica.process not in (UNNOTICED, DOWN):
+            yield self.pauses, Partition.pause
+        yield replica.isolations * self.reconnect, Partition.reconnect
+        yield replica.pauses * self.resume, Partition.resume

@@ -13,7 +13,8 @@ after the crash. Further crashes before that acknowledgement prolong it.
 
 Writes *wait* from the moment at which none can be acknowledged at once until one is that was sent since: without a
 leader, after a crash of the leader, while a broker is slow or impaired, and, with acks=all, while the ISR is below min
-ISR or has a member that has crashed and is not fenced yet. A partition *stalls* while writes wait for such a broker.
+ISR or has a member that has crashed and is not fenced yet. A partition *stalls* while writes wait for such a broker; a
+leader that refuses a write at once, as the ISR is too small, waits for none.
 Writes have *expired* once they have waited for the delivery timeout, as producers then give up those that were begun
 when the wait began; from then on the partition is not writable until writes are acknowledged within the delivery
 timeout again. That time is as long as the one in which the writes that fail are begun, and later by the delivery
@@ -49,7 +50,8 @@ class PartitionState:
     KIP-966 the last member stays in the ISR though it is down. `crashed`: the leader that crashed at `crashed_ms`,
     until clients are served again. `in_flight`: that broker alone has records that were
     acknowledged with acks=1; `lost_epoch`: the leader epoch whose election lost them. `waiting_since_ms`: since when
-    writes wait; `awaited`: for which brokers that have crashed or are slow."""
+    writes wait; `awaited`: for which brokers that have crashed or are slow, the last of them since
+    `awaited_since_ms`."""
 
     replicas: tuple[NodeId, ...]
     index: int
@@ -72,6 +74,7 @@ class PartitionState:
     waiting_since_ms: TimeMs | None = None
     expired: bool = False
     awaited: set[NodeId] = field(default_factory=set)
+    awaited_since_ms: TimeMs = 0
     in_sync: frozenset[NodeId] = frozenset()
 
 
@@ -124,7 +127,9 @@ class PartitionStates:
                 self._await_broker(now_ms, name, broker)
 
     def _await_broker(self, now_ms: TimeMs, name: TopicPartition, broker: NodeId) -> None:
-        self.partitions[name].awaited.add(broker)
+        partition = self.partitions[name]
+        partition.awaited.add(broker)
+        partition.awaited_since_ms = now_ms
         self._wait(now_ms, name)
         self._add_state(name)
 
@@ -206,6 +211,14 @@ class PartitionStates:
         if partition.crashed is not None and sent_ms >= partition.crashed_ms:
             self._add(Failover(partition.index, partition.crashed, now_ms - partition.crashed_ms))
             partition.crashed = None
+
+    def handle_refusal(self, name: TopicPartition, sent_ms: TimeMs) -> None:
+        """The leader has refused a write that was sent at `sent_ms`, as the ISR is below min ISR: it answers, and what
+        writes wait for are more members of the ISR."""
+        partition = self.partitions[name]
+        if partition.awaited and sent_ms >= partition.awaited_since_ms:
+            partition.awaited.clear()
+            self._add_state(name)
 
     def _set_serves(self, name: TopicPartition, serves: bool) -> None:
         partition = self.partitions[name]

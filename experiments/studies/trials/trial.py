@@ -54,11 +54,24 @@ from experiments.studies.trials.setting import (
     topic_requests,
 )
 from experiments.studies.trials.writer import LEARNING_MS
+from protocol.events.base import Trace
+from protocol.events.store import ControllerElected
 from protocol.ids import FIRST_CLIENT, NodeId, TimeMs, is_client
 from protocol.messages.commands import ShutdownCommand
 
 JITTER_MS = 2
 """Of the network, on top of its latency."""
+
+
+class _Elected:
+    """Whether the brokers of a `v3` cluster have elected a controller, which takes 28 messages, one after the other:
+    until then they refuse requests."""
+
+    def __init__(self) -> None:
+        self.found = False
+
+    def observe(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
+        self.found = self.found or isinstance(trace, ControllerElected)
 
 
 class Trial:
@@ -115,15 +128,20 @@ class Trial:
     def set_up(self) -> None:
         """Starts the cluster and creates the topic. Raises SetUpError if a partition gets no leader."""
         cluster, params = self.cluster, self.params
+        elected = _Elected()
+        cluster.trace_observers.append(elected.observe)
         for node in cluster.spec.node_ids:
             cluster.start(node)
         cluster.run_until(1_000)
+        while cluster.spec.store_ids and not elected.found and cluster.step(SET_UP_MS):
+            continue
+        cluster.trace_observers.remove(elected.observe)
         for node in cluster.spec.controller_ids or cluster.spec.broker_ids:
             for request in topic_requests(params):
                 cluster.send(FIRST_CLIENT, node, request)
         while not all(partition.serves for partition in self.observer.states.partitions.values()):
             if not cluster.step(SET_UP_MS):
-                raise SetUpError(f"no leaders after {SET_UP_MS} ms: {params}")
+                raise SetUpError(f"no leaders after {SET_UP_MS} ms")
 
     def _await_event(self) -> None:
         event = self._awaited = self._timeline.next_event()

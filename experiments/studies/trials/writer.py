@@ -149,6 +149,8 @@ class Writer:
                 writes.due_ms = now_ms
         elif error is ErrorCode.REQUEST_TIMED_OUT:
             writes.due_ms = now_ms
+        elif error is ErrorCode.NOT_ENOUGH_REPLICAS:
+            self._states.handle_refusal(name, writes.sent_ms)
         elif error not in _CHANGE_FOLLOWS:
             raise ProtocolInvariantError(f"the leader of {name} refuses a write: {error.name}")
         writes.outstanding = None

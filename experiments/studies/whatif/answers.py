@@ -15,10 +15,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from experiments.studies.layouts.layout import Brokers, Described, Layout
 from experiments.studies.whatif.decisions import Decider, Moment, Outcome, Positions, Settings
 from experiments.studies.whatif.failures import Failure
+from experiments.studies.whatif.triples import Counted, after_each_three, numbers_of
 from protocol.config import ClusterConfig
 from protocol.ids import NO_LEADER
 from protocol.metadata.partition import PartitionState
@@ -142,8 +144,12 @@ class Question:
         return Answer("none", "no failure", (), None, self._topics(self._before, {}))
 
     def answers(self, failures: Iterable[Failure]) -> Iterator[Answer]:
-        """The answers to each failure in turn; a pair has two where its order matters, a restart one per broker."""
+        """The answers to each failure in turn; a pair has two where its order matters, a restart one per broker,
+        `any 3` one for every three brokers."""
         for failure in failures:
+            if failure.kind == "three":
+                yield from self._triples(failure.brokers)
+                continue
             if failure.kind == "rolling":
                 yield from self._restarts(failure)
                 continue
@@ -168,6 +174,25 @@ class Question:
             if outcome.losses is not None:
                 losses[member.topic] = min(outcome.losses, losses.get(member.topic, outcome.losses))
         return self._topics(counts, losses)
+
+    def _triples(self, brokers: Brokers) -> Iterator[Answer]:
+        """After every three of the brokers. Topics with equal numbers are one object, as there are millions."""
+        known: dict[tuple[int, ...], TopicAnswer] = {}
+        counted = (
+            Counted(member.topic, member.replicas, member.before, partial(self._at_places, member))
+            for member in self._members
+        )
+        for three, counts in after_each_three(counted, len(self.layout.topics), brokers):
+            topics = []
+            for number, (topic, count) in enumerate(zip(self.layout.topics, counts, strict=True)):
+                key = (number, *count)
+                if key not in known:
+                    known[key] = TopicAnswer(topic.name, len(topic.replicas), *numbers_of(count))
+                topics.append(known[key])
+            yield Answer("three", f"brokers {', '.join(map(str, three))}", three, None, tuple(topics))
+
+    def _at_places(self, member: _Member, places: Positions) -> Outcome:
+        return self._outcome(member, tuple(member.replicas[place] for place in places), at_once=False)
 
     def _outcome(self, member: _Member, failed: Brokers, at_once: bool) -> Outcome:
         positions = tuple(member.replicas.index(broker) for broker in failed if broker in member.replicas)

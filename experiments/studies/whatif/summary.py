@@ -46,6 +46,8 @@ _KINDS = (
     _Kind("broker", "no single broker", lambda some, all_: f"{some} of {all_} single brokers"),
     _Kind("rack", "no rack", lambda some, all_: f"{some} of {all_} racks"),
     _Kind("pair", "no pair of brokers", lambda some, all_: f"{some} of {all_} pairs of brokers"),
+    _Kind("racks", "no pair of racks", lambda some, all_: f"{some} of {all_} pairs of racks"),
+    _Kind("three", "no three brokers", lambda some, all_: f"{some:,} of {all_:,} sets of three brokers"),
     _Kind("brokers", "no sequence of failures", lambda some, all_: f"{some} of {all_} sequences of failures"),
     _Kind(
         "rolling", "no step of the rolling restart", lambda some, all_: f"{some} of {all_} steps of the rolling restart"
@@ -85,10 +87,11 @@ def _stopping(kind: _Kind, asked: Sequence[Answer], layout: Layout) -> str:
         return f"{kind.none} stops a topic."
     worst = stopping[0]
     every, some = ({_asked_as(answer) for answer in answers} for answers in (asked, stopping))
-    if len(every) == 1 and kind.name != "rack":
+    if len(every) == 1 and kind.name not in ("rack", "racks"):
         return f"after {worst.name}: {_topics(worst.stopped, layout)} stopped."
-    if len(some) <= _NAMED and kind.name in ("broker", "rack"):
-        return "; ".join(f"{answer.name} stops {_topics(answer.stopped, layout)}" for answer in stopping) + "."
+    if len(some) <= _NAMED and kind.name in ("broker", "rack", "racks"):
+        does = "stop" if kind.name == "racks" else "stops"
+        return "; ".join(f"{answer.name} {does} {_topics(answer.stopped, layout)}" for answer in stopping) + "."
     verb = "stops" if len(some) == 1 else "stop"
     return (
         f"{kind.some(len(some), len(every))} {verb} a topic; at worst {worst.name}: {_topics(worst.stopped, layout)}."

@@ -65,8 +65,8 @@ class _Writer:
 
 
 class ProcessCluster:
-    """The cluster of `params` on the Ray of this process. `recording` takes what happens; `paused`: the nodes that take
-    no input, whose logs are compared later."""
+    """The cluster of `params` on the Ray of this process. `recording` takes what happens; `paused`: the nodes whose
+    processes are stopped, and whose logs are compared later."""
 
     def __init__(self, params: CellParameters, seed: int, recording: TrialEvents) -> None:
         self.recording = recording

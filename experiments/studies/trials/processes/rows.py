@@ -31,6 +31,7 @@ from experiments.studies.trace.kinds import (
     Throughput,
 )
 from experiments.studies.trials.states import PartitionStates
+from protocol.errors import ErrorCode
 from protocol.events.broker import BecameLeader, HighWatermarkAdvanced
 from protocol.events.controller import BrokerRegistered, PartitionChanged
 from protocol.events.node import ProduceCompleted
@@ -182,6 +183,8 @@ class _Replay:
                 self._add(Restarted(trace.broker, event.time_ms - self._starting.pop(trace.broker)))
         elif isinstance(trace, ProduceCompleted) and trace.is_acknowledged:
             self._handle_acknowledgement(event.time_ms, trace)
+        elif isinstance(trace, ProduceCompleted) and trace.error == ErrorCode.NOT_ENOUGH_REPLICAS.name:
+            states.handle_refusal(trace.partition, self._recording.sent_ms.get(trace.command_id, 0))
 
     def _handle_acknowledgement(self, at_ms: TimeMs, trace: ProduceCompleted) -> None:
         """An acknowledgement that arrives while a broker is being killed may be the last of that broker."""

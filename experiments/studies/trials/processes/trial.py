@@ -3,8 +3,8 @@
 The timeline is that of the simulated trial with the same parameters and seed: the same brokers fail and return at the
 same times, in the same ways. A crash is SIGKILL; a lossy one also truncates every log of the broker to its last fsynced
 position; a clean failure is a controlled shutdown. An event happens when its time has come and the trial has finished
-with the one before it, usually within 50 ms. An isolation is a filter in the transports of all nodes that it is
-about; a paused node takes no input. The trace depends on the operating system's scheduling, too: the seed
+with the one before it, usually within 50 ms. An isolation is a filter in the transports of all nodes that it is about;
+a paused node's process is stopped by SIGSTOP. The trace depends on the operating system's scheduling, too: the seed
 repeats the failures only. Beside the rows of a simulated trial it has measurements that only real time has (`rows.py`).
 
 A cluster that does not come up, or of which a process ends without the trial's doing (out of memory, a full disk), is

@@ -15,7 +15,7 @@ from experiments.engines.port import ClusterSpec
 from experiments.engines.ray import running
 from experiments.engines.ray.cluster_state import ClusterOptions, ClusterState, read_state
 from experiments.engines.ray.kept import lock_disks, mark_to_keep, read_kept
-from experiments.engines.ray.session import RaySession
+from experiments.engines.ray.session import ControlStoreLostError, RaySession
 from experiments.engines.ray.tap import ClusterRecorder
 from experiments.support.errors import InputError
 from protocol.config import ClusterConfig
@@ -30,6 +30,7 @@ class Cluster:
     def __init__(self, *_: object, **__: object) -> None:
         self.run, self.folder, self.keeps_disks = "isray-1", self.where / "disks", False
         self.incarnations = {0: 1}
+        self.is_abandoned = False
 
     def use_disks(self, kept: KeptDisks) -> None:
         self.run, self.folder, self.keeps_disks = kept.run, kept.folder, True
@@ -38,7 +39,11 @@ class Cluster:
     def kept_disks(self) -> KeptDisks:
         return KeptDisks(self.run, self.folder, self.incarnations, {}, {})
 
+    def abandon(self) -> None:
+        self.is_abandoned = True
+
     def close(self) -> None:
+        assert not self.is_abandoned, "Ray's control store is gone"
         if not self.keeps_disks:
             shutil.rmtree(self.folder)
 
@@ -46,15 +51,15 @@ class Cluster:
 class Supervisor:
     """Stands for the supervisor: a signal ends the cluster at its first poll, at which `meanwhile` is called."""
 
-    fails = False
+    fails: Exception | None = None
     meanwhile: Callable[[ClusterState], object] = staticmethod(lambda state: None)
 
     def __init__(self, cluster: Cluster, spec: object, state: ClusterState, report: object, tap: object) -> None:
         self.state = state
 
     def start(self) -> None:
-        if self.fails:
-            raise running.NotReadyError("not ready")
+        if self.fails is not None:
+            raise self.fails
 
     def carry_out(self, command: object) -> None:
         """No command comes."""
@@ -141,10 +146,20 @@ def test_a_start_that_fails_leaves_kept_disks(tmp_path: Path, monkeypatch: pytes
     disks = tmp_path / "disks"
     monkeypatch.setattr(Supervisor, "meanwhile", staticmethod(lambda state: mark_to_keep(state, {})))
     run(ClusterOptions())
-    monkeypatch.setattr(Supervisor, "fails", True)
+    monkeypatch.setattr(Supervisor, "fails", running.NotReadyError("not ready"))
 
     with pytest.raises(running.NotReadyError):
         run(ClusterOptions(disks=str(disks)))
 
     assert read_kept(disks).incarnations == {0: 1}
     lock_disks(disks, "again").close()
+
+
+def test_nothing_is_asked_of_a_ray_that_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Supervisor, "fails", ControlStoreLostError("lost"))
+    lines: list[str] = []
+
+    config = ClusterConfig.of(Generation.KIP_966)
+    assert not running.run_cluster(ClusterOptions(), config, lambda state: None, lines.append, no_recorder)
+
+    assert lines == ["lost"]

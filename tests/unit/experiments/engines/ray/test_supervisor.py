@@ -19,6 +19,7 @@ from experiments.engines.ray import supervisor
 from experiments.engines.ray.cluster_state import ClusterOptions, ClusterState
 from experiments.engines.ray.node_commands import NodeAction, NodeAnswer, NodeCommand, NodeRow, NodeState
 from experiments.engines.ray.supervisor import RayLostError, Supervisor
+from experiments.engines.ray.tap import ClusterTap
 from protocol.config import ClusterConfig
 from protocol.events.base import Trace
 from protocol.events.broker import StorageFailed
@@ -345,3 +346,48 @@ def test_disks_are_filled_freed_and_damaged_where_the_state_of_the_node_allows_i
     for action in (NodeAction.FILL_DISK, NodeAction.FREE_DISK, NodeAction.KILL):
         assert act(action).found == "broker-0, which is ended"
     assert act(NodeAction.LOSE, loss_kind="records", loss_count=3).allowed == ""
+
+
+class Tap:
+    """Stands for `ClusterTap`: what it was told, in order, without polls that brought nothing."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[object, ...]] = []
+
+    def reports(self, reports: object) -> None:
+        """Reports come with every poll."""
+
+    def mark(self) -> None:
+        """A mark follows every poll."""
+
+    def began(self, node: NodeId) -> None:
+        self.told.append(("began", node))
+
+    def drain(self, node: NodeId) -> None:
+        self.told.append(("drain", node))
+
+    def lost(self, node: NodeId, kind: str) -> None:
+        self.told.append(("lost", node, kind))
+
+    def ended(self, node: NodeId, process: ProcessId | None, last: PollReport | None) -> None:
+        self.told.append(("ended", node, last is None))
+
+
+def test_a_recorder_learns_of_each_start_end_and_loss(supervised: Supervisor, cluster: Cluster) -> None:
+    """A broker that is killed is asked for its last events before; a paused one would not answer."""
+    tap = Tap()
+    supervised._tap = cast(ClusterTap, tap)
+
+    ask(supervised, NodeAction.KILL, "broker-0")
+    ask(supervised, NodeAction.REPLACE_DISK, "broker-0")
+    ask(supervised, NodeAction.START, "broker-0")
+    cluster.ending = {1: None}
+    supervised.poll()
+
+    assert tap.told == [
+        ("drain", 0),
+        ("lost", 0, "none"),
+        ("lost", 0, "all"),
+        ("began", 0),
+        ("ended", 1, True),
+    ]

@@ -80,9 +80,12 @@ class Cluster:
     def poll(self, wait_s: float) -> list[tuple[NodeId, PollReport]]:
         return []
 
-    def snapshots(self, wait_s: float, *, of_all: bool) -> list[tuple[NodeId, NodeSnapshot]]:
-        assert of_all
-        return list(self.states.items())
+    def running(self) -> list[NodeId]:
+        return list(self.states)
+
+    def snapshots(self, wait_s: float, *, of_all: bool = False) -> list[tuple[NodeId, NodeSnapshot]]:
+        """Broker 1 answers late."""
+        return [(node, found) for node, found in self.states.items() if of_all == (node != 1)]
 
 
 @pytest.fixture

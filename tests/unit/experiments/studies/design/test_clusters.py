@@ -112,7 +112,7 @@ def test_a_reassignment_is_a_placement_too(tmp_path: Path) -> None:
         ({}, {"acks": "all", "placement": "spread"}, "base.placement: found a value, and a cluster"),
         ({"racks": {"a": [0, 1], "b": [2]}}, {}, "racks of 3 of 6 brokers, without broker 3; allowed"),
         ({"racks": {"a": [0, 1, 2, 3, 4, 5, 6]}}, {}, "a rack of broker 6; allowed: 6 brokers"),
-        ({"racks": {"a": [0, 1], "b": [1]}}, {}, "broker 1 twice; allowed: each broker in one rack"),
+        ({"racks": {"a": [0, 1], "b": [1]}}, {}, "cluster.racks.b: found broker 1 twice; allowed: each broker once"),
         ({"topics": TOPICS * 2}, {}, "base.cluster.topics: found topic 'orders' twice; allowed: each topic once"),
         ({"topics": []}, {}, "no topic; allowed: one or more with placement rack-aware"),
         ({"topics": [{"name": "x", "replication_factor": 7}]}, {}, "topic 'x'; allowed: a replication factor from 1"),

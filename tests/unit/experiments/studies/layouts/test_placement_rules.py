@@ -18,27 +18,51 @@ THREE_ZONES = {broker: "abc"[broker % 3] for broker in NINE}
 def test_copysets_of_nine_brokers(scatter_width: int, sets: int, racks: dict[int, str]) -> None:
     """By hand (Cidon et al., section 4): 9 brokers and R = 3. S = 2 is one permutation, cut into 9 / 3 = 3 sets, which
     have no broker in common: each broker has 2 partners. S = 4 is two permutations and 6 sets, so that each broker is
-    in 2 sets and has at most 4 partners, and 4 each where no two sets share two brokers. Three brokers that are down
+    in 2 sets and has 4 partners, as no two sets share two brokers. Three brokers that are down
     at once hit a set with the probability sets / C(9, 3) = 3 / 84 and 6 / 84.
     """
     layout = place("copysets", NINE, racks, [PlacedTopic("t", 60, 3)], 7, scatter_width)
     found = layout.replica_sets()
     per_broker = [sum(broker in members for members in found) for broker in NINE]
     assert (len(found), set(per_broker)) == (sets, {sets // 3})
-    assert all(2 <= width <= scatter_width for width in layout.scatter_widths().values())
-    if scatter_width == 2:
-        assert set(layout.scatter_widths().values()) == {2}
+    assert set(layout.scatter_widths().values()) == {scatter_width}
     hits = [any(members <= set(down) for members in found) for down in combinations(NINE, 3)]
     assert sum(hits) / 84 == probability_of_a_hit(layout, 3) == sets / 84
     leaders = [replicas[0] for replicas in layout.topics[0].replicas]
     assert all(5 <= leaders.count(broker) <= 8 for broker in NINE)
 
 
-def test_a_rest_of_a_permutation_is_taken_first_in_the_next() -> None:
-    """8 brokers, R = 3, two permutations: 2 sets each and a rest of 2, which the second permutation begins with."""
+@pytest.mark.parametrize("seed", range(8))
+def test_permutations_that_repeat_pairs_are_drawn_again(seed: int) -> None:
+    """By hand: of 4 brokers 2 replicas each, scatter width 3 is every pair: 3 permutations, each cut into 2 sets, have
+    the 6 pairs only if no set comes twice; of three permutations drawn once each that holds with probability 2 / 9. Of
+    9 brokers and 3 replicas, 12 sets in which each pair is once (the lines of the affine plane of order 3) are 4
+    permutations; where the first ones admit no such fourth, further sets give all the 8 partners."""
+    pairs = place("copysets", NINE[:4], {}, [PlacedTopic("t", 60, 2)], seed, 3).replica_sets()
+    assert pairs == {frozenset(pair) for pair in combinations(NINE[:4], 2)}
+    layout = place("copysets", NINE, {}, [PlacedTopic("t", 60, 3)], seed, 8)
+    assert set(layout.scatter_widths().values()) == {8}
+    assert 12 <= len(layout.replica_sets()) <= 18
+
+
+def test_a_rest_of_a_permutation_is_taken_first_in_the_next_and_gets_sets_until_its_width_is_reached() -> None:
+    """8 brokers, R = 3, S = 4: two permutations have 2 sets each and a rest of 2, with which the second one begins. The
+    4 sets give 4 x 3 x 2 = 24 partners, and 8 brokers with 4 each need 32: 2 sets more at least."""
     layout = place("copysets", NINE[:8], {}, [PlacedTopic("t", 40, 3)], 1, 4)
-    assert len(layout.replica_sets()) == 4
-    assert {broker for members in layout.replica_sets() for broker in members} == set(range(8))
+    assert min(layout.scatter_widths().values()) == 4
+    assert 6 <= len(layout.replica_sets()) <= 8
+    assert min(place("copysets", NINE[:7], {}, [PlacedTopic("t", 40, 3)], 1, 2).scatter_widths().values()) == 2
+
+
+@pytest.mark.parametrize(("racks", "most"), [({}, 8), (THREE_ZONES, 6)], ids=["no racks", "three racks"])
+def test_a_scatter_width_is_at_most_the_number_of_brokers_that_may_share_a_partition(
+    racks: dict[int, str], most: int
+) -> None:
+    topics = [PlacedTopic("t", 60, 3)]
+    assert set(place("copysets", NINE, racks, topics, 0, most).scatter_widths().values()) == {most}
+    with pytest.raises(ValueError, match=f"scatter_width {most + 1} with 3 replicas: allowed: at most {most}"):
+        place("copysets", NINE, racks, topics, 0, most + 1)
+    assert set(place("copysets", NINE[:3], {}, topics, 0).scatter_widths().values()) == {2}, "the default fits"
 
 
 def test_the_probability_of_a_hit_by_more_failures_than_replicas() -> None:

@@ -129,3 +129,68 @@ def test_detection_delays_fencing_and_stalls_the_partition() -> None:
     delayed = replace(instant, rules=replace(instant.rules, phases=1), notice=1 / mean)
     assert solved(delayed)["stall_fraction"].value == pytest.approx(3 * 0.001 * mean, rel=0.02)
     assert solved(delayed)["reject_fraction"].value < solved(instant)["reject_fraction"].value
+
+
+# -- impaired brokers --------------------------------------------------------------------------------------------------
+
+F, R, L, D = 1e-5, 1.0, 2e-5, 3.0
+"""Rates of crashes, mean repair, rates of impairments, their mean length."""
+WITHOUT_AND_WITH_ELR: tuple[Generation, Generation] = ("kip-497", "kip-966-elr")
+
+
+def _pair(generation: Generation, min_isr: int, kind: str, begins: float, ends: float, fail: float = F) -> Model:
+    """A pair of brokers whose failures are noticed nearly at once; `kind`: of the impairments."""
+    model = Model(Rules(generation, "balanced", min_isr, phases=1), 2, fail, repair=1.0 / R, lossy=0.5, notice=1e7)
+    if kind == "paused":
+        return replace(model, pauses=begins, resume=ends)
+    return replace(model, isolations=begins, reconnect=ends)
+
+
+@pytest.mark.parametrize("kind", ["isolated", "paused"])
+def test_a_pair_refuses_writes_while_an_impairment_of_either_lasts(kind: str) -> None:
+    """At most two at a time of load a: none lasts for 1 / (1 + a + a^2 / 2) of the time (Erlang's loss formula), which
+    is exp(-a), that of any number, but for a^3 / 6. With min ISR 2 both have to be whole."""
+    load = 0.2
+    found = solved(_pair("kip-966-elr", 2, kind, load, 1.0, fail=0.0))
+    whole = 1.0 / (1.0 + load + load * load / 2.0)
+    assert whole == pytest.approx(math.exp(-load), abs=load**3 / 6.0)
+    assert found["reject_fraction"].value == pytest.approx(1.0 - whole**2, rel=1e-5)
+    assert found["loss_rate"].value == 0.0
+
+
+def test_an_impairment_is_noticed_after_two_stages() -> None:
+    """It lasts for D on average and is noticed after two stages at rate n: what is left is D (n D / (1 + n D))^2."""
+    notice = 2.0
+    rules = Rules("kip-966-elr", "balanced", min_isr=2, phases=2)
+    found = solved(Model(rules, 2, fail=0.0, repair=1.0, notice=notice, isolations=L, reconnect=1.0 / D))
+    left = D * (notice * D / (1.0 + notice * D)) ** 2
+    assert found["reject_fraction"].value == pytest.approx(2.0 * L * left, rel=1e-3)
+    assert found["stall_fraction"].value == pytest.approx(2.0 * L * (D - left), rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["isolated", "paused"])
+@pytest.mark.parametrize("generation", ["kip-497", "kip-966-elr"])
+def test_the_last_member_of_the_isr_loses_what_it_alone_has(generation: Generation, kind: str) -> None:
+    """With min ISR 1 a broker is alone while the other is down (F R of the time) or impaired (L D), and goes on
+    acknowledging; a crash that loses its tail, at rate F / 2, loses records. To the first order, for either of two."""
+    assert solved(_pair(generation, 1, kind, L, 1.0 / D))["loss_rate"].value == pytest.approx(
+        2.0 * (F * R + L * D) * F * 0.5, rel=1e-3
+    )
+
+
+def test_who_leads_when_one_is_isolated_and_the_other_crashes() -> None:
+    """To the first order, min ISR 2, A goes first, B is then the only member of the ISR. Without ELR the partition
+    waits for B, whatever it is out for: R after a crash, D after an isolation. With ELR, A and B are in it:
+
+    - A isolated, B crashed (rate 2 L D F): A stays eligible, and B, back from a crash, does not: until A is back, D.
+    - A crashed, B isolated (2 F R L): B is eligible, A is not: D.
+    - Both isolated (2 L D L): until the first is back, D / 2.
+    - Both crashed (2 F R F): once both are back the ELR is empty, and B, the last leader, leads: the longer of two
+      repairs, 3 R / 2.
+    """
+    without, elr = (
+        solved(_pair(name, 2, "isolated", L, 1.0 / D))["offline_fraction"].value for name in WITHOUT_AND_WITH_ELR
+    )
+    pairs = 2 * L * D * F, 2 * F * R * L, 2 * L * D * L, 2 * F * R * F
+    assert without == pytest.approx(np.dot(pairs, (R, D, D, R)), rel=1e-3)
+    assert elr == pytest.approx(np.dot(pairs, (D, D, D / 2, 1.5 * R)), rel=1e-3)

@@ -16,6 +16,13 @@ pytestmark = pytest.mark.slow
 HARSH = {"tail_loss_probability": 0.5, "min_insync_replicas": 1, "partitions": 2}
 CELLS = {
     "plain": {"estimator": "plain", "broker_mttf": "12d", "broker_mttr": "3d", "generation": "kip-497"},
+    "v3": {
+        "estimator": "plain",
+        "broker_mttf": "12d",
+        "broker_mttr": "3d",
+        "generation": "v3",
+        "network_latency": "200ms",
+    },
     "importance": {"estimator": "importance", "broker_mttf": "130d", "broker_mttr": "15m"},
 }
 
@@ -39,6 +46,7 @@ def lost_records(rows: list[TraceRow]) -> int:
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_rows_of_records_and_elections_show_the_counted_losses(cell: str) -> None:
+    """What one election has lost the next one does not lose again."""
     raw = {"name": "s", "trials": 1, "duration": "60d", "base": {**HARSH, **CELLS[cell]}}
     parameters = study_from(raw, "s.yaml").cells[0].parameters
     counted = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import combinations, permutations
 from pathlib import Path
 
 import pytest
@@ -113,8 +115,59 @@ WRONG = {
     "broker:9": "--fail: found broker '9'; allowed: brokers of the layout, each once: 0, 1, 2, 3",
     "broker:1,1": "--fail: found a broker twice in '1,1'; allowed: brokers of the layout",
     "rack:z": "--fail: found rack 'z'; allowed: one of a, b",
-    "any 3": "--fail: found 'any 3'; allowed: broker:ID",
+    "any 4": "--fail: found 'any 4'; allowed: broker:ID",
+    "rack:a,z": "--fail: found rack 'z'; allowed: one of a, b",
 }
+
+
+def test_every_three_brokers_are_those_asked_one_by_one_in_the_worst_order() -> None:
+    """Each order of each three by a sequence of its own, partition by partition; the worst order counts, which makes
+    a difference while a reassignment is under way."""
+    layout = zones(6, 1, 12)
+    moving = (Described(0, (0, 1, 2), removing=(1, 2)), Described(1, (1, 3)))
+    topics = (*layout.topics, TopicLayout("moving", ((0, 1, 2), (1, 3, 4, 5)), 1, moving))
+    layout = layout_of(topics, layout.brokers, layout.racks)
+    each_order = [f"broker:{a},{b},{c}" for a, b, c in permutations(range(6), 3)]
+    alone: dict[tuple[str, tuple[int, ...]], list[TopicAnswer]] = {}
+    for each in layout.topics:
+        for index, replicas in enumerate(each.replicas):
+            state = None if each.described is None else (each.described[index],)
+            part = layout_of([replace(each, replicas=(replicas,), described=state)], range(6))
+            for answer in ask(part, *each_order, generation="kip-497"):
+                alone.setdefault((each.name, answer.failed), []).extend(answer.topics)
+    answers = ask(layout, "any 3", generation="kip-497")
+    assert [answer.failed for answer in answers] == list(combinations(range(6), 3))
+    for answer in answers:
+        for found in answer.topics:
+            orders = list(zip(*(alone[found.topic, order] for order in permutations(answer.failed)), strict=True))
+            least = [part.losses for parts in orders for part in parts if part.losses is not None]
+            assert found == TopicAnswer(
+                found.topic,
+                len(orders),
+                sum(min(part.writable for part in parts) for parts in orders),
+                sum(max(part.leaderless for part in parts) for parts in orders),
+                sum(max(part.may_lose for part in parts) for parts in orders),
+                min(least, default=None),
+            )
+    assert any(found.may_lose for answer in answers for found in answer.topics)
+
+
+def test_two_racks_at_once_and_too_many_threes() -> None:
+    """Of three racks with a replica each two are down: one is in sync, below min ISR 2, and it has everything."""
+    layout = layout_of([TopicLayout("t", ((0, 1, 2),), 2)], range(3), {0: "a", 1: "b", 2: "c"})
+    answers = ask(layout, "any 2 racks")
+    assert [(answer.name, answer.failed) for answer in answers] == [
+        ("racks a, b", (0, 1)),
+        ("racks a, c", (0, 2)),
+        ("racks b, c", (1, 2)),
+    ]
+    assert {answer.topics[0] for answer in answers} == {TopicAnswer("t", 1, 0, 0, 0, None)}
+    assert sentences(answers, layout)[0].startswith("Racks a, b stop 1 of 1 topic (t); racks a, c stop 1 of 1 topic")
+    assert ask(layout, "rack:c,b")[0] == replace(answers[2], name="racks c, b", failed=(2, 1))
+    with pytest.raises(InputError, match="found any 3 of 60 brokers, 34,220 sets of three; allowed: at most 25,000"):
+        failures_of(["any 3"], layout_of([TopicLayout("t", ((0, 1, 2),), 2)], range(60)), None)
+    with pytest.raises(InputError, match=r"found 'any 2 racks'; allowed: .* with --racks"):
+        failures_of(["any 2 racks"], TWO, None)
 
 
 @pytest.mark.parametrize(("spec", "line"), WRONG.items())
