@@ -216,8 +216,10 @@ class Explainer:
 
 
 def _ended(loss: str, lost: tuple[tuple[TopicPartition, int], ...] | None) -> str:
-    """The end of a process in words, with the records that its disk has lost."""
+    """The end of a process in words, with the records that its disk has lost; None where that is not known yet."""
     if loss == "all":
         return "is killed; its disk is replaced by an empty one"
-    listed = ", ".join(f"{count} of {partition}" for partition, count in lost or ())
+    if lost is None:
+        return f"is killed; what its disk loses ({loss}) is found at its next start"
+    listed = ", ".join(f"{count} of {partition}" for partition, count in lost)
     return f"is killed; its disk loses {f'records: {listed}' if listed else 'nothing'}"

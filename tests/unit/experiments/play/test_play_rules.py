@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from experiments.engines.port import TraceEvent
@@ -9,6 +11,7 @@ from experiments.play.rules import ERRORS, KEPT, RULES, Explainer, explain_parti
 from protocol.errors import ErrorCode
 from protocol.events.broker import HighWatermarkAdvanced
 from protocol.events.controller import BrokerRegistered, PartitionChanged, SessionExpired
+from protocol.events.host import IncarnationEnded
 from protocol.events.registry import KINDS
 from protocol.ids import TopicPartition
 
@@ -115,3 +118,19 @@ def test_high_watermarks_that_follow_each_other_are_one_sentence() -> None:
 def test_rules_and_errors_are_about_what_exists() -> None:
     assert set(RULES) <= set(KINDS)
     assert set(ERRORS) <= set(ErrorCode.__members__)
+
+
+@pytest.mark.parametrize(
+    ("loss", "lost", "text"),
+    [
+        ("none", (), "is killed; its disk loses nothing"),
+        ("unflushed", (), "is killed; its disk loses nothing"),
+        ("unflushed", ((TopicPartition("t", 0), 3),), "is killed; its disk loses records: 3 of t-0"),
+        ("unflushed", None, "is killed; what its disk loses (unflushed) is found at its next start"),
+        ("all", None, "is killed; its disk is replaced by an empty one"),
+    ],
+)
+def test_a_loss_that_is_not_known_is_not_called_nothing(loss: str, lost: Any, text: str) -> None:
+    explainer = Explainer()
+    explainer.add(TraceEvent(5, 0, IncarnationEnded(loss, lost)))
+    assert [it.text for it in explainer.sentences] == [text]
