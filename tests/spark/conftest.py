@@ -2,8 +2,7 @@
 
 An analysis starts a JVM, which takes ten seconds of processor time, most of them for what the JVM has not compiled yet.
 Tests that ask for `spark` share one session; with `in_session` `analyze` runs the pipeline in it as well. The tests of
-how the command runs Spark start their own. JVMs of these tests live for seconds to minutes: they compile quickly rather
-than well, which saves a third of their time.
+how the command runs Spark start their own.
 """
 
 from __future__ import annotations
@@ -22,13 +21,6 @@ from experiments.studies.pipeline.session import spark_session
 from experiments.studies.pipeline.spark import LossesDisagree
 from experiments.support.errors import InputError
 from experiments.support.progress import Progress
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _quick_jvms() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -24,35 +24,43 @@ Folds = Mapping[tuple[int, str], Sequence[ControlSums]]
 
 def control_sums(trials: DataFrame) -> Folds:
     """The sums of the cells whose trials have controls; `trials` is `silver/trials` with the indexes of cells."""
-    fold = (F.col("cell") * FOLDS + F.col("trial") % FOLDS).alias("cell")
-    columns = [name for name in trials.columns if name != "cell"]
-    terms = {f"{metric}__{name}": term for metric in CONTROLS for name, term in _terms(metric).items()}
-    rows = ordered_sums(trials.where("controls > 0").select(fold, *columns), terms, {}).collect()
+    structs = (
+        f"struct(`{metric}`.value, `{metric}`.events, control[{place}] AS control, control_mean[{place}] AS mean)"
+        for metric, place in CONTROLS.items()
+    )
+    fold, shared = f"cell * {FOLDS} + trial % {FOLDS} AS cell", ("exposure", "control_exposure_mean")
+    columns = (*shared, "controls", "control_exposure", f"array({', '.join(structs)}) AS metrics")
+    rows = ordered_sums(
+        trials.where("controls > 0").selectExpr(fold, "trial", *columns), [*CONTROLS], _terms(), {}
+    ).collect()
     names = [field.name for field in fields(ControlSums)]
     none = ControlSums(*(0.0,) * len(names))
     found: dict[tuple[int, str], list[ControlSums]] = {}
-    for row in sorted(rows, key=lambda each: each["cell"]):
+    for row in sorted(rows, key=lambda each: (each["cell"], [*CONTROLS].index(each["metric"]))):
         cell, number = divmod(row["cell"], FOLDS)
-        for metric in CONTROLS:
-            folds = found.setdefault((cell, metric), [none] * FOLDS)
-            folds[number] = ControlSums(*(row[f"{metric}__{name}"] for name in names))
+        folds = found.setdefault((cell, row["metric"]), [none] * FOLDS)
+        folds[number] = ControlSums(*(row[f"sum_{name}"] for name in names))
     return found
 
 
-def _terms(metric: str) -> dict[str, Term]:
-    """The fields of `ControlSums` of one trial."""
-    index, value, exposure = CONTROLS[metric], f"row.`{metric}`.value", "row.exposure"
-    control, length = f"row.control[{index}]", "row.control_exposure"
+def _terms() -> dict[str, Term]:
+    """The fields of `ControlSums` of one trial and metric."""
+    value, exposure, control, length = (
+        "row.metrics[k].value",
+        "row.exposure",
+        "row.metrics[k].control",
+        "row.control_exposure",
+    )
     away = f"({value} - {control})"
-    return {
+    terms = {
         "trials": "1",
         "runs": "row.controls",
-        "events": f"row.`{metric}`.events",
+        "events": "row.metrics[k].events",
         "value": value,
         "exposure": exposure,
         "control": control,
         "length": length,
-        "control_mean": f"row.control_mean[{index}]",
+        "control_mean": "row.metrics[k].mean",
         "exposure_mean": "row.control_exposure_mean",
         "value_value": f"{value} * {value}",
         "value_exposure": f"{value} * {exposure}",
@@ -66,6 +74,7 @@ def _terms(metric: str) -> dict[str, Term]:
         "length_length": f"{length} * {length}",
         "apart": f"{away} * {away}",
     }
+    return {f"sum_{name}": term for name, term in terms.items()}
 
 
 def controlled_trials(trials: DataFrame, folds: Folds) -> DataFrame:

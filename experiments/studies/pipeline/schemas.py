@@ -13,7 +13,6 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from experiments.studies.trace.metrics import FRACTIONS
 from experiments.studies.trace.schema import Values
@@ -49,7 +48,7 @@ _METRIC: Final = f"struct<{', '.join(f'{name}: {kind}' for name, kind in _TABLES
 
 def conform(frame: DataFrame, columns: Columns) -> DataFrame:
     """The frame with these columns, in this order and of these types, and no other."""
-    return frame.select(*(F.col(name).cast(kind).alias(name) for name, kind in columns.items()))
+    return frame.selectExpr(*(f"CAST(`{name}` AS {kind}) AS `{name}`" for name, kind in columns.items()))
 
 
 def trial_columns(metrics: tuple[str, ...]) -> Columns:

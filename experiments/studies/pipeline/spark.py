@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import reduce
-from operator import and_
 from typing import Any, TypeVar
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -51,6 +51,8 @@ HERE_BYTES = 4 * 2**20
 its tasks need a second or two for the start of their own processes."""
 ROWS_PER_TASK = 5_000_000
 """So many rows of trace add a partition to the exchanges of gold. Adaptive execution joins those that get little."""
+AT_ONCE = 6
+"""Up to so many cells, the products of all pairs are one query: each query takes its planning."""
 NONE = FailoverTimes(None, None, None)
 
 
@@ -175,11 +177,11 @@ def _silver(spark: SparkSession, work: Work, name: str, runs: Sequence[int]) -> 
     """All runs of a table of silver, with the indexes of cells, without cells and trials that the study lacks."""
     stored = _stored(spark, work, name, runs)
     cells, targets = (
-        F.create_map(*(F.lit(each) for pair in zip(work.record.cells, numbers, strict=True) for each in pair))
+        f"map({', '.join(f'{digest!r}, {number}' for digest, number in zip(work.record.cells, numbers, strict=True))})"
         for numbers in (range(len(work.record.cells)), work.targets)
     )
-    needed = stored.where(F.col("trial") < F.try_element_at(targets, F.col("cell")))
-    return needed.select(F.element_at(cells, F.col("cell")).alias("cell"), *stored.columns[1:])
+    needed = stored.where(f"trial < try_element_at({targets}, cell)")
+    return needed.selectExpr(f"element_at({cells}, cell) AS cell", *(f"`{name}`" for name in stored.columns[1:]))
 
 
 def _write_gold(spark: SparkSession, work: Work, runs: Sequence[int], bad: Sequence[Checked]) -> None:
@@ -188,19 +190,13 @@ def _write_gold(spark: SparkSession, work: Work, runs: Sequence[int], bad: Seque
     times = _times(spark, work, runs).cache()
     placed = gold.places(times).cache()
     with _gold_folder(work) as store:
-
-        def stored(frame: DataFrame, name: str) -> list[dict[str, Any]]:
-            rows = frame.toArrow()
-            store.write(f"{name}/part-00000.parquet", parquet(rows))
-            return list(rows.to_pylist())
-
         with_controls = [choose(cell.parameters, study.functions is not None).estimator for cell in study.cells]
         folds = control_sums(per_trial) if "multifidelity" in with_controls else {}
         per_trial = controlled_trials(per_trial, folds)
         by_cell = defaultdict[int, list[dict[str, Any]]](list)
-        for row in stored(gold.per_cell(per_trial, work.metrics), "cells"):
+        for row in _write_table(store, gold.per_cell(per_trial, work.metrics).toArrow(), "cells"):
             by_cell[row["cell"]].append(row)
-        stored(gold.distributions(placed), "distributions")
+        _write_table(store, gold.distributions(placed).toArrow(), "distributions")
         found_times = gold.quantiles(times, placed)
         cells = []
         for cell, (row, *others) in sorted(by_cell.items()):
@@ -210,16 +206,13 @@ def _write_gold(spark: SparkSession, work: Work, runs: Sequence[int], bad: Seque
             sums |= {metric: controlled(sums[metric], each) for metric, each in controls.items()}
             cells.append(CellSums(row["trials"], row["years"], sums, failovers, changes, controls))
 
-        def products_with(reference: int) -> dict[tuple[int, str], Products]:
-            found = stored(gold.products(per_trial, reference, work.metrics), f"pairs/reference={reference}")
-            return {(row["cell"], row["metric"]): _read(row, Products) for row in found}
-
+        products_with = _ProductsWith(store, per_trial, work)
         estimates = estimate_cells(work.record.study, cells, products_with, _reweighting(spark, work, runs))
         observed = defaultdict[int, dict[str, Quantiles]](dict)
         measured = gold.measured_quantiles(_silver(spark, work, "measured", runs))
-        for row in stored(measured, "measured"):
+        for row in _write_table(store, measured.toArrow(), "measured"):
             observed[row["cell"]][row["kind"]] = Quantiles(row["p50"], row["p99"], row["max"])
-        reasons = stored(gold.reasons(_silver(spark, work, "reasons", runs)), "reasons")
+        reasons = _write_table(store, gold.reasons(_silver(spark, work, "reasons", runs)).toArrow(), "reasons")
         attributed = why.attributions(reasons, work.seed_of)
         documents = [
             values.document(cell.swept)
@@ -234,6 +227,29 @@ def _write_gold(spark: SparkSession, work: Work, runs: Sequence[int], bad: Seque
         store.write("cells.json", (json.dumps(documents, indent=1) + "\n").encode())
     times.unpersist()
     placed.unpersist()
+
+
+def _write_table(store: Store, rows: pa.Table, name: str) -> list[dict[str, Any]]:
+    """Writes a table of gold in its order; returns its rows. `name`: its folder below that of gold."""
+    rows = rows.sort_by(gold.ORDER[name.partition("/")[0]])
+    store.write(f"{name}/part-00000.parquet", parquet(rows))
+    return list(rows.to_pylist())
+
+
+class _ProductsWith:
+    """The products of the other cells' trials with those of a reference, which it writes when they are asked for."""
+
+    def __init__(self, store: Store, per_trial: DataFrame, work: Work) -> None:
+        self._store, self._per_trial, self._metrics = store, per_trial, work.metrics
+        self._cells, self._found = len(work.record.study.cells), dict[int, pa.Table]()
+
+    def __call__(self, reference: int) -> dict[tuple[int, str], Products]:
+        if reference not in self._found:
+            asked = range(self._cells) if self._cells <= AT_ONCE else [reference]
+            rows = gold.products(self._per_trial, asked, self._cells, self._metrics).toArrow()
+            self._found |= {each: gold.of_reference(rows, each, self._cells) for each in asked}
+        found = _write_table(self._store, self._found[reference], f"pairs/reference={reference}")
+        return {(row["cell"], row["metric"]): _read(row, Products) for row in found}
 
 
 def _reweighting(spark: SparkSession, work: Work, runs: Sequence[int]) -> Sequence[Reweighting | None]:
@@ -278,17 +294,14 @@ def disagreements(records: DataFrame, cuts: DataFrame, counts: DataFrame) -> Dat
     """One row per partition of a trial in which the numbers of lost records differ: cell, trial, partition, `counted`
     by the simulator, `cut` off by elections, `recorded` as lost in `records`. The arguments are the tables of silver
     of these names; a partition whose records were not followed has no row in `counts` and is left out."""
-    acknowledged = records.where("acknowledged_ms IS NOT NULL").select(*PARTITION, "seq", "offset", "lost_ms")
-    is_cut = (
-        reduce(and_, (acknowledged[name] == cuts[name] for name in PARTITION))
-        & (cuts["seq"] > acknowledged["seq"])
-        & (cuts["offset"] <= acknowledged["offset"])
-        & (cuts["since"] <= acknowledged["seq"])
-    )
-    cut = acknowledged.join(cuts, is_cut, "left_semi").groupBy(*PARTITION).agg(F.count("*").alias("cut"))
-    lost = acknowledged.where("lost_ms IS NOT NULL").groupBy(*PARTITION).agg(F.count("*").alias("recorded"))
-    together = (
-        counts.withColumnRenamed("lost", "counted").join(cut, [*PARTITION], "left").join(lost, [*PARTITION], "left")
-    )
-    found = together.fillna(0, ["cut", "recorded"]).select(*PARTITION, "counted", "cut", "recorded")
+    acknowledged = records.where("acknowledged_ms IS NOT NULL").alias("record")
+    same = " AND ".join(f"record.{name} = cut.{name}" for name in PARTITION)
+    later = "cut.seq > record.seq AND cut.offset <= record.offset AND cut.since <= record.seq"
+    cut = acknowledged.join(cuts.alias("cut"), F.expr(f"{same} AND {later}"), "left_semi")
+    lost = acknowledged.where("lost_ms IS NOT NULL")
+    sides = (("lost AS counted", counts), ("1L AS cut", cut), ("1L AS recorded", lost))
+    rows = (frame.selectExpr(*PARTITION, column) for column, frame in sides)
+    together = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), rows)
+    sums = (F.expr(f"coalesce(sum({name}), 0L) AS {name}") for name in ("cut", "recorded"))
+    found = together.groupBy(*PARTITION).agg(F.expr("sum(counted) AS counted"), *sums)
     return found.where("counted != cut OR counted != recorded")
