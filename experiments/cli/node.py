@@ -68,7 +68,7 @@ def stop(node: NodeName, name: ClusterName = None, address: RayAddress = None, a
     """Shut a broker or controller down in good order, and wait until it has ended; or withdraw its start."""
     if named(node) in (node_name(RECOVERY_MANAGER), node_name(FIRST_CLIENT)):
         raise InputError("NODE", "", node, "a broker or a controller; clients and the recovery manager know only kill")
-    with _supervisor(name, address, node, as_json) as ask:
+    with _supervisor(name, address, named(node), as_json) as ask:
         [row] = _ask(ask, NodeCommand(action=NodeAction.STOP, node=named(node)), as_json).rows
         row = _await(ask, row, lambda row: row.state is NodeState.ENDED)
     if row.state is not NodeState.ENDED:
@@ -80,7 +80,7 @@ def stop(node: NodeName, name: ClusterName = None, address: RayAddress = None, a
 def start(node: NodeName, name: ClusterName = None, address: RayAddress = None, as_json: Json = False) -> None:
     """Start a node that has ended, on what its disk holds. If its Ray node is lost, the start waits until another one
     is free; kill and stop withdraw it."""
-    with _supervisor(name, address, node, as_json) as ask:
+    with _supervisor(name, address, named(node), as_json) as ask:
         [row] = _ask(ask, NodeCommand(action=NodeAction.START, node=named(node)), as_json).rows
         row = _await(ask, row, lambda row: row.state is not NodeState.STARTING)
     if row.state is NodeState.ENDED:

@@ -16,14 +16,18 @@ from experiments.engines.ray.node_commands import Ask, NodeAnswer, NodeCommand, 
 @contextmanager
 def supervised(name: str | None, bootstrap: str | None) -> Iterator[Ask]:
     """Asks the supervisor of this user's cluster of that name, or of the cluster on the Ray at `bootstrap` (host:port),
-    which may be on another machine. InputError where there is no such cluster.
+    which may be on another machine. InputError where there is no such cluster, SupervisorGoneError where its Ray is
+    lost.
     """
     here = own_cluster(name) if bootstrap is None else _here(bootstrap)
     if here is not None:
         yield by_socket(here)
         return
-    with connection(find_cluster(bootstrap, None)) as connected:
-        yield through_ray(connected.client)
+    try:
+        with connection(find_cluster(bootstrap, None)) as connected:
+            yield through_ray(connected.client)
+    except AdminError as error:
+        raise SupervisorGoneError(error.message) from error
 
 
 def _here(bootstrap: str) -> ClusterState | None:

@@ -18,7 +18,7 @@ from experiments.cli import cluster_access, main
 from experiments.cli.cluster_access import Opened, Target
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.engines.port import ClusterSpec, Loss
-from experiments.engines.ray.node_commands import NodeAnswer, NodeCommand, SupervisorGoneError
+from experiments.engines.ray.node_commands import Ask, NodeAnswer, NodeCommand, SupervisorGoneError
 from protocol.config import ClusterConfig
 from protocol.errors import ErrorCode
 from protocol.features import Generation
@@ -98,6 +98,7 @@ class Commands:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self._monkeypatch, self._capsys = monkeypatch, capsys
         self.targets: list[Target] = []
+        self.supervisor: Ask = no_supervisor
         whole = command_line()
         monkeypatch.setattr(main, "application", lambda *_: whole)
 
@@ -162,7 +163,7 @@ class CliBench(Commands):
     def _open_admin(self, wanted: Target, asks_nodes: bool = False) -> Iterator[Opened]:
         self.targets.append(wanted)
         running = {node_name(node) for node in self.engine.spec.node_ids if self.engine.is_running(node)}
-        yield Opened(AdminClient(self.port, wanted.principal), running, no_supervisor)
+        yield Opened(AdminClient(self.port, wanted.principal), running, self.supervisor)
 
     def await_(self, condition: Callable[[], bool]) -> None:
         assert self.engine.run_until(condition, WITHIN_MS), self.engine.view()

@@ -11,6 +11,7 @@ from experiments.cli import cluster
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.engines.port import Loss
 from experiments.engines.ray.cluster_state import ClusterOptions, Status, claim, write_state
+from experiments.engines.ray.node_commands import NodeAnswer, NodeRow, NodeState
 from protocol.errors import ErrorCode
 from protocol.ids import CLUSTER_ID, RECOVERY_MANAGER
 from protocol.messages.topics import DescribeTopicRequest
@@ -84,6 +85,21 @@ def test_status_shows_nodes_leaders_and_features(bench: CliBench) -> None:
     ]
     assert found["features"] == {"metadata.version": 2, "unclean.recovery.enabled": 1}
     assert "broker-3" in bench.ok("status")
+
+
+def test_status_has_the_host_and_the_ray_node_where_the_supervisor_is_reached(bench: CliBench) -> None:
+    assert [broker["host"] for broker in bench.json("status")["brokers"]] == [None] * 4
+    names = ("controller-1000", *(f"broker-{broker}" for broker in range(4)), "urm", "client-3000")
+    rows = tuple(
+        NodeRow(node=name, state=NodeState.RUNNING, pid=10, directory="", host=f"host-of-{name}", ray_node="01234567ab")
+        for name in names
+    )
+    bench.supervisor = lambda command: NodeAnswer(rows=rows)
+    found = bench.json("status")
+    for row in (*found["brokers"], *found["controllers"]):
+        assert (row["host"], row["ray_node"]) == (f"host-of-{row['node']}", "01234567ab")
+    [line] = [line.split() for line in bench.ok("status").splitlines() if line.split()[:1] == ["broker-2"]]
+    assert (line[:3], line[-2:]) == (["broker-2", "10", "unfenced"], ["host-of-broker-2", "01234567"])
 
 
 def test_status_of_a_cluster_with_a_dead_broker_is_exit_code_1(bench: CliBench) -> None:
