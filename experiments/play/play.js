@@ -60,8 +60,9 @@ class Play {
   show(state) {
     this.state = state;
     byId("kicker").textContent = document.title = `isray ${state.kind}`;
-    byId("title").textContent = state.title;
-    byId("description").textContent = [state.description, state.seed === undefined ? "" : `seed ${state.seed}`].join(" ").trim();
+    const { lesson, lessons } = state;
+    byId("title").textContent = lesson ? `Lesson ${1 + lessons.findIndex(({ name }) => name === lesson.name)} of ${lessons.length}` : state.title;
+    byId("description").textContent = [lesson ? "" : state.description, state.seed === undefined ? "" : `seed ${state.seed}`].join(" ").trim();
     byId("now").textContent = formatTime(state.now_ms);
     const notice = this.refusal || state.notice;
     this.say("notice", notice, Boolean(this.refusal) || notice.startsWith("Refused"));

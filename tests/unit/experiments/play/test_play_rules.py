@@ -9,7 +9,7 @@ import pytest
 from experiments.engines.port import TraceEvent
 from experiments.play.rules import ERRORS, KEPT, RULES, Explainer, explain_partition
 from protocol.errors import ErrorCode
-from protocol.events.broker import HighWatermarkAdvanced
+from protocol.events.broker import BrokerStateChanged, HighWatermarkAdvanced
 from protocol.events.controller import BrokerRegistered, PartitionChanged, SessionExpired
 from protocol.events.host import IncarnationEnded
 from protocol.events.registry import KINDS
@@ -106,6 +106,24 @@ def test_the_reason_for_leaving_is_what_happened_last_to_the_broker() -> None:
     texts = [it.text for it in explainer.sentences]
     assert "Broker 1 leaves the ISR of t-0, since it shuts down in a controlled way; ISR is {0 2}" in texts
     assert "Broker 2 leaves the ISR of t-0, since its session ended; ISR is {0}" in texts
+
+
+def test_a_shutdown_and_a_second_start_are_distinguished_by_the_state_and_the_epoch_of_the_broker() -> None:
+    explainer = Explainer()
+    for trace in (
+        state("0/0", "012"),
+        BrokerRegistered(1, 7, False, False),
+        BrokerRegistered(2, 8, False, False),
+        BrokerStateChanged(2, "shutting down"),
+        BrokerRegistered(2, 8, True, False),
+        state("0/1", "01"),
+        BrokerRegistered(1, 9, True, False),
+        state("0/2", "0", "1"),
+    ):
+        explainer.add(TraceEvent(5, 1000, trace))
+    texts = [it.text for it in explainer.sentences]
+    assert "Broker 2 leaves the ISR of t-0, since it shuts down in a controlled way; ISR is {0 1}" in texts
+    assert "Broker 1 leaves the ISR of t-0, since it was started again; ISR is {0}" in texts
 
 
 def test_high_watermarks_that_follow_each_other_are_one_sentence() -> None:
