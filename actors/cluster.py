@@ -26,11 +26,11 @@ import ray
 from ray.exceptions import RayActorError
 
 from actors.failures import NodeBusyError, NodeNotRunningError
+from actors.kept_disks import KeptDisks
 from actors.links import DisturbedLinks, Link
 from actors.machines import UnreachableError, damage_remotely, machines, pin, remove_remotely, send_signal
 from actors.members import (
     ACTOR_GONE,
-    KeptDisks,
     Member,
     MessageQueue,
     await_gone,

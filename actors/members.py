@@ -11,6 +11,7 @@ from pathlib import Path
 import ray
 from ray.exceptions import ActorUnschedulableError, RayActorError
 
+from actors.kept_disks import KeptDisks
 from actors.nodes import NodeSnapshot, PollReport
 from actors.peers import Handle, pieces_of
 from actors.processes import ProcessId
@@ -87,19 +88,6 @@ def creation_failure(text: str) -> str:
     last = text.strip().splitlines()[-1]
     kind = last.partition(":")[0].rpartition(".")[2]
     return last.removeprefix(f"{StorageError.__module__}.") if kind in _STORAGE_ERRORS else text
-
-
-@dataclass(frozen=True, slots=True)
-class KeptDisks:
-    """The disks of a cluster that has ended: its id, the folder of its nodes' directories, and of each node how often
-    it was started, the number of its present disk, and what that loses at the next start.
-    """
-
-    run: str
-    folder: Path
-    incarnations: Mapping[NodeId, int]
-    disks: Mapping[NodeId, int]
-    losses: Mapping[NodeId, tuple[DiskLossKind, int]]
 
 
 def disks_of(run: str, folder: Path, members: Mapping[NodeId, Member]) -> KeptDisks:

@@ -5,10 +5,10 @@ Every Ray node serves the series of its nodes on its metrics port, for Prometheu
 cluster's id, `node` the node's name; the others are the declared labels. A controller's metrics have underscores where
 their names have dots; its counters and summaries are exported as gauges too, so that a value of 0 is visible.
 
-Measurements are queued at once, and turned into samples and exported every `EXPORT_MS`, at most `EXPORT_AT_ONCE` trace
-events and series at a time: a node that loses a peer emits thousands of changes in one input, each costs many
-microseconds to export, and that would delay the node's reaction. The same holds of the times of requests, each of which
-is one call to Ray's histogram.
+Measurements are queued at once, and turned into samples and exported every `EXPORT_MS`, at most `EXPORT_AT_ONCE` series
+and `READ_AT_ONCE` trace events or replicas at a time, with `EXPORT_AGAIN_MS` between: a node that loses a peer emits
+thousands of changes in one input, each costs many microseconds to export, and that would delay the node's reaction. The
+same holds of the times of requests, each of which is one call to Ray's histogram.
 
 Ray drops a gauge that is not set again for 20 s. So every `REPEAT_MS` the meter reads the node's state (`NodeReadings`)
 and sets all gauges of it; the counts over all replicas of a broker follow at the end of such a pass. What the state no
@@ -32,6 +32,7 @@ from actors.request_times import RequestTimes
 from actors.samples import (
     PartitionSamples,
     Sample,
+    ShownPartitions,
     Tags,
     broker_samples,
     lag_sample,
@@ -55,8 +56,9 @@ from protocol.nodes.controller import ControllerNode
 _LOG = logging.getLogger(__name__)
 
 EXPORT_MS = 250
-EXPORT_AGAIN_MS = 10
+EXPORT_AGAIN_MS = 50
 EXPORT_AT_ONCE = 500
+READ_AT_ONCE = 5_000
 REPEAT_MS = 5_000
 """A quarter of the time after which Ray drops a gauge."""
 
@@ -68,6 +70,7 @@ class NodeReadings:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self.shown = ShownPartitions()
 
     @property
     def is_controller(self) -> bool:
@@ -85,25 +88,38 @@ class NodeReadings:
         values = (replica.leader, replica.epoch, replica.high_watermark, replica.log.end_offset)
         return dict(zip(metrics.QUORUM_REPLICA_METRICS, values, strict=True))
 
-    def of_partitions(self) -> Iterator[Sample]:
-        """The gauges of a broker's replicas and then those over all of them, or the gauges of the partitions in the
-        metadata of the active controller.
+    def of_partitions(self) -> Iterator[tuple[Sample, ...]]:
+        """For each of a broker's replicas its gauges, and then those over all of them; or the gauges of each partition
+        in the metadata of the active controller. Empty for those that are not shown.
         """
         node = self._node
         if isinstance(node, BaseBroker):
-            counts = ReplicaGauges()
-            for replica in list(node.context.replicas.values()):
-                counts.add(node.context, replica)
-                if replica.leadership is not None:
-                    yield from leader_samples(replica.name, replica.log.end_offset, replica.log.high_watermark)
-                else:
-                    yield log_end_sample(replica.name, replica.log.end_offset)
-                    yield lag_sample(replica.name, 0)
-            yield from broker_samples(counts)
+            yield from self._of_replicas(node)
         elif isinstance(node, ControllerNode) and node.is_active:
             image = node.state.image
-            for partition, state in [(image.name_of(key), state) for key, state in image.partitions()]:
-                yield from partition_samples(partition, len(state.isr), len(state.elr))
+            keys = [key for key, _ in image.partitions()]
+            self.shown.begin(len(keys))
+            for key in keys:
+                state = image.partition(key)
+                if state is not None:
+                    name, is_whole = image.name_of(key), len(state.isr) >= len(state.replicas)
+                    admitted = self.shown.admits(name, is_whole)
+                    yield tuple(partition_samples(name, len(state.isr), len(state.elr))) if admitted else ()
+
+    def _of_replicas(self, broker: BaseBroker) -> Iterator[tuple[Sample, ...]]:
+        counts = ReplicaGauges()
+        replicas = list(broker.context.replicas.values())
+        self.shown.begin(len(replicas))
+        for replica in replicas:
+            counts.add(broker.context, replica)
+            led, log_end = replica.leadership, replica.log.end_offset
+            if not self.shown.admits(replica.name, led is None or len(led.isr) >= len(led.replicas)):
+                yield ()
+            elif led is not None:
+                yield tuple(leader_samples(replica.name, log_end, replica.log.high_watermark))
+            else:
+                yield (log_end_sample(replica.name, log_end), lag_sample(replica.name, 0))
+        yield tuple(broker_samples(counts))
 
 
 class Changes(Generic[Key]):
@@ -163,7 +179,7 @@ class RayMeter:
         self._times = RequestTimes()
         self._traces: deque[Trace] = deque()
         self._samples: dict[tuple[str, Tags], int] = {}
-        self._repeated: Iterator[Sample] = iter(())
+        self._repeated: Iterator[tuple[Sample, ...]] = iter(())
         self._repeat_at_ms = 0
         self._is_scheduled = False
         self._has_stopped = False
@@ -232,11 +248,9 @@ class RayMeter:
         states = {**self._readings.of_controller(), **self._readings.of_quorum_replica()}
         for name, value in self._changes.take(states).items():
             (self._of_controller.get(name) or self._gauges[name]).set(value)
-        repeated = list(islice(self._repeated, EXPORT_AT_ONCE))
-        for sample in repeated:
-            self._gauges[sample.metric].set(sample.value, dict(sample.tags))
-        for _ in range(min(len(self._traces), EXPORT_AT_ONCE)):
-            for sample in self._partitions.samples_of(self._traces.popleft()):
+        is_repeating = self._repeat_some()
+        for _ in range(min(len(self._traces), READ_AT_ONCE)):
+            for sample in self._readings.shown.of_traces(self._partitions.samples_of(self._traces.popleft())):
                 self._add(sample)
         for metric, tags in list(islice(self._samples, EXPORT_AT_ONCE)):
             value = self._samples.pop((metric, tags))
@@ -246,8 +260,22 @@ class RayMeter:
                 self._gauges[metric].set(value, dict(tags))
         for kind, ms in self._times.take(EXPORT_AT_ONCE):
             self._request_ms.observe(ms, {"request": kind})
-        if self._samples or self._traces or repeated or self._times.has_any:
+        if self._samples or self._traces or is_repeating or self._times.has_any:
             self._schedule_export(EXPORT_AGAIN_MS)
+
+    def _repeat_some(self) -> bool:
+        """Sets the next gauges of the state; whether there may be more."""
+        exported = 0
+        for _ in range(READ_AT_ONCE):
+            samples = next(self._repeated, None)
+            if samples is None:
+                return False
+            for sample in samples:
+                self._gauges[sample.metric].set(sample.value, dict(sample.tags))
+            exported += len(samples)
+            if exported >= EXPORT_AT_ONCE:
+                break
+        return True
 
 
 class ClusterMeter:

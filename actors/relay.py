@@ -48,6 +48,7 @@ class AdminRelay:
         self._calls = calls
         self._waiting: dict[int, asyncio.Future[Message]] = {}
         self._last_id = first_command(incarnation)
+        self._last_query = 0
 
     def send(self, to: NodeId, message: Message) -> None:
         if to != ADMIN_CALLERS:
@@ -78,10 +79,10 @@ class AdminRelay:
 
     async def query(self, host: NodeHost, request: AdminRequest) -> Message:
         """The response of the host's node, which is no client; a request without a principal is a client's."""
-        self._last_id += 1
+        self._last_query += 1
         principal = node_principal(FIRST_CLIENT) if request.principal == ANONYMOUS else request.principal
-        request = replace(request, correlation_id=self._last_id, principal=principal)
-        return await self._ask(host, self._last_id, request)
+        request = replace(request, correlation_id=self._last_query, principal=principal)
+        return await self._ask(host, self._last_query, request)
 
     async def _ask(self, host: NodeHost, number: int, message: Message) -> Message:
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()

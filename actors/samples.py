@@ -1,9 +1,15 @@
-"""The samples of a node on Ray: what its trace events and its state say about the metrics of `protocol/metrics.py`."""
+"""The samples of a node on Ray: what its trace events and its state say about the metrics of `protocol/metrics.py`.
+
+Each series costs the node, and Ray's agent on its machine, some ten microseconds whenever it is set, and again with
+every collection; so a broker that leads thousands of partitions would be busy with their series alone. A node with more
+than `MAX_PARTITION_SERIES` partitions exports series of single partitions for those only whose ISR lacks a replica
+(`ShownPartitions`). The counts over all partitions are always exact.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from protocol import metrics
 from protocol.broker.replica_gauges import ReplicaGauges
@@ -23,6 +29,9 @@ from protocol.events.controller import PartitionChanged
 from protocol.ids import NO_LEADER, BrokerId, TopicPartition
 
 Tags = tuple[tuple[str, str], ...]
+_GAUGES_OF_PARTITIONS = frozenset(
+    it.name for it in metrics.NODE_METRICS.values() if it.kind == "gauge" and "partition" in it.labels
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +41,37 @@ class Sample:
     metric: str
     value: int
     tags: Tags
+
+
+class ShownPartitions:
+    """The partitions with series of their own: all while there are at most `MAX_PARTITION_SERIES`, otherwise the first
+    so many of those whose ISR lacks a replica. A pass over all partitions (`begin`, `admits`) decides.
+    """
+
+    def __init__(self) -> None:
+        self._all = True
+        self._shown: set[Tags] = set()
+
+    def begin(self, partitions: int) -> None:
+        """Begins a pass over so many partitions."""
+        self._all = partitions <= metrics.MAX_PARTITION_SERIES
+        self._shown.clear()
+
+    def admits(self, partition: TopicPartition, is_whole: bool) -> bool:
+        """Whether the partition has series; `is_whole`: its ISR is all its replicas."""
+        if not self._all and not is_whole and len(self._shown) < metrics.MAX_PARTITION_SERIES:
+            self._shown.add(_tags(partition))
+        return self._all or _tags(partition) in self._shown
+
+    def of_traces(self, samples: Iterable[Sample]) -> Iterator[Sample]:
+        """The samples without the gauges of other partitions; what is counted there is counted for the topic."""
+        for sample in samples:
+            if self._all or sample.tags in self._shown:
+                yield sample
+            elif sample.metric == metrics.ELECTIONS:
+                yield replace(sample, tags=(sample.tags[0], ("partition", "")))
+            elif sample.metric not in _GAUGES_OF_PARTITIONS:
+                yield sample
 
 
 class PartitionSamples:

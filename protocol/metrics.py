@@ -50,6 +50,8 @@ class Metric(NamedTuple):
 CONTROLLER_METRICS: dict[str, Metric] = {}
 NODE_METRICS: dict[str, Metric] = {}
 POLLED_METRICS: dict[str, Metric] = {}
+MAX_PARTITION_SERIES = 1_000
+"""The number of partitions up to which a node exports series of each."""
 
 
 def _controller(

@@ -19,7 +19,7 @@ from experiments.engines.port import TraceEvent, Violation
 from protocol.broker.lifecycle import LifecycleState
 from protocol.events import broker as events
 from protocol.events.base import PartitionTrace
-from protocol.events.controller import PartitionChanged, PartitionRemoved
+from protocol.events.controller import MetadataCommitted, PartitionChanged, PartitionRemoved
 from protocol.events.host import EventsLost, IncarnationBegan, TracesDropped
 from protocol.ids import BrokerId, Epoch, NodeId, Offset, TopicPartition, is_broker
 from protocol.metadata.partition import PartitionState
@@ -85,6 +85,8 @@ class EventChecker:
         for name, states in metadata.states.items():
             for it in states:
                 self._states[name].add(it.state)
+        self._committed_end: Offset = 0
+        self._repeating: set[NodeId] = set()
         self._reported: dict[TopicPartition, PartitionChanged] = {}
         self._seen: dict[TopicPartition, set[tuple[object, ...]]] = {}
         self._brokers: dict[NodeId, _Broker] = {}
@@ -100,6 +102,8 @@ class EventChecker:
             self._brokers.pop(event.node, None)
         elif is_broker(event.node):
             self._observe_broker(event)
+        elif isinstance(trace, MetadataCommitted):
+            self._observe_committed(event.node, trace.end_offset)
         elif isinstance(trace, PartitionTrace) and trace.partition not in self._metadata.recreated:
             self._check_controller_event(event, trace)
 
@@ -155,8 +159,19 @@ class EventChecker:
 
     # -- metadata ------------------------------------------------------------------------------------------------------
 
+    def _observe_committed(self, controller: NodeId, end: Offset) -> None:
+        """What a controller reports until its next `committed` event belongs to these records. It repeats records that
+        some controller has reported as committed, or records before those: what a controller was killed with, before
+        its events were read, is reported for the first time when another one replays the log.
+        """
+        if end <= self._committed_end:
+            self._repeating.add(controller)
+        else:
+            self._repeating.discard(controller)
+            self._committed_end = end
+
     def _check_controller_event(self, event: TraceEvent, trace: PartitionTrace) -> None:
-        """Reported states are committed ones, and epochs rise. A new active controller may report states again."""
+        """Reported states are committed ones, and epochs rise, except in states of records that are repeated."""
         partition = trace.partition
         if isinstance(trace, PartitionRemoved):
             self._reported.pop(partition, None)
@@ -164,10 +179,11 @@ class EventChecker:
             return
         reported, seen = _committed(trace), self._seen.setdefault(partition, set())
         state = trace.partition_epoch, trace.replicas, *reported
-        before = None if state in seen else self._reported.get(partition)
-        if state not in seen:
-            seen.add(state)
+        before = None
+        if state not in seen and event.node not in self._repeating:
+            before = self._reported.get(partition)
             self._reported[partition] = trace
+        seen.add(state)
         if before is not None and (wrong := rules.epochs_rise(before, trace)):
             self.violations.append(Violation("EpochsRise", event.time_ms, f"{partition}: {wrong}"))
         states = self._states[partition].states.get(trace.partition_epoch, [])

@@ -16,12 +16,16 @@ def console(
     port: Annotated[int, option("N", "Port on 127.0.0.1; 0: any that is free.", min=0, max=65_535)] = 0,
 ) -> None:
     """Steer a running cluster of `isray up` by hand, on a local web page."""
-    from experiments.engines.ray.attached import ActionRefusedError, attached
     from experiments.engines.ray.connection import state_of
+    from experiments.engines.ray.session import expect_kills, stay_on_loopback
+
+    state = state_of(name, address)
+    stay_on_loopback()
+    expect_kills()
+    from experiments.engines.ray.attached import ActionRefusedError, attached
     from experiments.play.live import LiveWorld
     from experiments.play.server import PlayServer
 
-    state = state_of(name, address)
     with attached(state, keeps=lambda trace: False) as engine:
         try:
             world = LiveWorld(engine, state.options.name)

@@ -7,11 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from experiments.cli.output import option
 from experiments.support.errors import InputError, MissingInput
-from experiments.support.fields import RELEASE, release_hint
+from experiments.support.fields import RELEASE, JsonShape, release_hint
 from experiments.support.yaml_input import validated_json
 from protocol.config import INT_MAX
 from protocol.errors import StorageError
@@ -21,15 +19,6 @@ from protocol.kafka_release import NEWEST, KafkaRelease, kafka_release
 from protocol.messages.quorum import MAX_PORT, Endpoint
 
 DIRECTORY_ID = "a directory id of 22 letters, digits, '_' and '-', such as isray storage random-uuid prints"
-Int32 = Annotated[int, Field(ge=0, le=INT_MAX)]
-
-
-class JsonShape(BaseModel):
-    """The shape of a JSON file of Kafka's tools: types are strict, unknown fields are ignored as Kafka's tools do."""
-
-    model_config = ConfigDict(strict=True, frozen=True)
-
-
 Shape = TypeVar("Shape", bound=JsonShape)
 
 

@@ -33,10 +33,12 @@ from experiments.cli.cluster_access import (
     target_of,
 )
 from experiments.cli.output import Json, fail, flag, option, print_json, print_result
-from experiments.cli.parse import Int32, JsonShape, one_of, only_with, read_json, whole_numbers
+from experiments.cli.parse import one_of, only_with, read_json, whole_numbers
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.explorer.values import message_fields
 from experiments.support.errors import InputError, MissingInput
+from experiments.support.fields import JsonShape
+from experiments.support.reassignment import ANY_LOG_DIR, Assignment, Int32, Reassignment, assignment_of
 from protocol.config import INT_MAX
 from protocol.controller.placement import UsableBroker, place
 from protocol.errors import ErrorCode, Refused
@@ -149,23 +151,9 @@ def _report(kind: ElectionType, results: Results, as_json: bool) -> None:
         fail(f"{len(failed)} replica(s) could not be elected")
 
 
-ANY_LOG_DIR = "any"
 MOVES_EXAMPLE = '{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [3, 1, 2]}]}'
 TOPICS_EXAMPLE = '{"version": 1, "topics": [{"topic": "t"}]}'
-Assignment = dict[TopicPartition, tuple[int, ...]]
 Name = Annotated[str, Field(min_length=1)]
-
-
-class _Move(JsonShape):
-    topic: Name
-    partition: Int32
-    replicas: Annotated[list[Int32], Field(min_length=1)]
-    log_dirs: list[Literal["any"]] | None = None
-
-
-class _Moves(JsonShape):
-    version: Literal[1] = 1
-    partitions: Annotated[list[_Move], Field(min_length=1)]
 
 
 class _Topic(JsonShape):
@@ -232,17 +220,12 @@ def _given(option: str, path: Path | None) -> Path:
 
 def read_assignment(path: Path) -> Assignment:
     """The partitions of a reassignment file with their new replicas; InputError where the file is wrong."""
-    assignment: Assignment = {}
-    for number, item in enumerate(read_json(path, _Moves, MOVES_EXAMPLE).partitions):
-        place_name, key = f"partitions[{number}]", TopicPartition(item.topic, item.partition)
-        if len(set(item.replicas)) != len(item.replicas):
-            raise InputError(str(path), f"{place_name}.replicas", item.replicas, "each broker once")
-        if item.log_dirs is not None and len(item.log_dirs) != len(item.replicas):
-            raise InputError(str(path), f"{place_name}.log_dirs", item.log_dirs, f'"{ANY_LOG_DIR}" for each replica')
-        if key in assignment:
-            raise InputError(str(path), place_name, key, "each partition once")
-        assignment[key] = tuple(item.replicas)
-    return assignment
+    found = read_json(path, Reassignment, MOVES_EXAMPLE)
+    for number, item in enumerate(found.partitions):
+        if {*(item.log_dirs or ())} - {ANY_LOG_DIR}:
+            place = f"partitions[{number}].log_dirs"
+            raise InputError(str(path), place, item.log_dirs, f'"{ANY_LOG_DIR}" for each replica')
+    return assignment_of(found, str(path))
 
 
 def read_topics(path: Path) -> list[str]:

@@ -8,6 +8,7 @@ const braces = (members) => `{${members.join(" ")}}`;
 class Play {
   constructor() {
     this.state = this.explorer = null;
+    this.refusal = "";
     this.sent = Promise.resolve();
     this.node = 0;
     this.partition = null;
@@ -32,6 +33,12 @@ class Play {
     byId(id).classList.toggle(id === "notice" ? "refused" : "lost", isAlarm);
   }
 
+  /* Shows what this page itself refuses, until the next command. */
+  refuse(text) {
+    this.refusal = text;
+    this.say("notice", text, true);
+  }
+
   /* Sends commands one after another, in the order in which they were given. */
   send(command) {
     this.sent = this.sent.then(() => this.post(command));
@@ -39,11 +46,12 @@ class Play {
   }
 
   async post(command) {
+    this.refusal = "";
     try {
       const response = await fetch(at("act"), { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(command) });
-      if (!response.ok) this.say("notice", `Refused: ${await response.text()}`, true);
+      if (!response.ok) this.refuse(`Refused: ${await response.text()}`);
     } catch (error) {
-      this.say("notice", `Not done: the connection is lost (${error.message}).`, true);
+      this.refuse(`Not done: the connection is lost (${error.message}).`);
     }
   }
 
@@ -52,10 +60,12 @@ class Play {
   show(state) {
     this.state = state;
     byId("kicker").textContent = document.title = `isray ${state.kind}`;
-    byId("title").textContent = state.title;
-    byId("description").textContent = [state.description, state.seed === undefined ? "" : `seed ${state.seed}`].join(" ").trim();
+    const { lesson, lessons } = state;
+    byId("title").textContent = lesson ? `Lesson ${1 + lessons.findIndex(({ name }) => name === lesson.name)} of ${lessons.length}` : state.title;
+    byId("description").textContent = [lesson ? "" : state.description, state.seed === undefined ? "" : `seed ${state.seed}`].join(" ").trim();
     byId("now").textContent = formatTime(state.now_ms);
-    this.say("notice", state.notice, state.notice.startsWith("Refused"));
+    const notice = this.refusal || state.notice;
+    this.say("notice", notice, Boolean(this.refusal) || notice.startsWith("Refused"));
     document.querySelector("[data-do=run]").textContent = state.running ? "Pause" : "Run";
     document.querySelector("[data-do=run]").setAttribute("aria-pressed", String(state.running));
     const speed = byId("speed");
@@ -99,7 +109,7 @@ class Play {
 
   refusedHere(name) {
     const why = this.state.unavailable[name];
-    if (why) this.say("notice", `Refused: ${why}`, true);
+    if (why) this.refuse(`Refused: ${why}`);
     return Boolean(why);
   }
 
@@ -255,7 +265,7 @@ class Play {
 
   act(name) {
     const made = this.stepFor(name);
-    if (typeof made === "string") this.say("notice", `Refused: ${made}`, true);
+    if (typeof made === "string") this.refuse(`Refused: ${made}`);
     else this.send({ do: "act", step: made });
   }
 
@@ -328,7 +338,7 @@ class Play {
     byId("save").addEventListener("click", (event) => {
       if (this.state?.done.length) return;
       event.preventDefault();
-      this.say("notice", "Refused: nothing has been done yet, and a scenario has one step or more", true);
+      this.refuse("Refused: nothing has been done yet, and a scenario has one step or more");
     });
     window.addEventListener("keydown", (event) => this.onKey(event));
   }

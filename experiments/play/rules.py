@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 
 from experiments.engines.port import TraceEvent
 from protocol.events.base import Trace, braces
-from protocol.events.broker import HighWatermarkAdvanced, IsrProposed
+from protocol.events.broker import BrokerStateChanged, HighWatermarkAdvanced, IsrProposed
 from protocol.events.controller import BrokerRegistered, PartitionChanged, PartitionRemoved, SessionExpired
 from protocol.events.host import IncarnationBegan, IncarnationEnded
 from protocol.events.node import ProduceCompleted
-from protocol.ids import NO_LEADER, BrokerId, NodeId, TimeMs, TopicPartition, node_name
+from protocol.ids import NO_LEADER, BrokerId, Epoch, NodeId, TimeMs, TopicPartition, node_name
 
 KEPT = 200
 """Sentences that a page can show, the newest."""
+SHUTS_DOWN = "it shuts down in a controlled way"
 KIP_966, ELECTION = "KIP-966", "leader election"
 RULES = {
     "session_expired": "broker.session.timeout.ms: a broker without heartbeats for so long is fenced",
@@ -159,6 +160,7 @@ class Explainer:
     sentences: deque[Explained] = field(default_factory=lambda: deque(maxlen=KEPT))
     states: dict[TopicPartition, PartitionChanged] = field(default_factory=dict)
     _reasons: dict[BrokerId, str] = field(default_factory=dict)
+    _epochs: dict[BrokerId, Epoch] = field(default_factory=dict)
 
     def add(self, event: TraceEvent) -> None:
         for text, rule in self._explain(event.trace):
@@ -180,6 +182,8 @@ class Explainer:
                 self._reasons[broker] = "its session ended"
             case BrokerRegistered(broker=broker):
                 self._note_registration(broker, trace)
+            case BrokerStateChanged(broker=broker, state="shutting down"):
+                self._reasons[broker] = SHUTS_DOWN
             case IncarnationBegan():
                 yield "starts", "it recovers its logs from what its disk holds"
                 return
@@ -193,10 +197,12 @@ class Explainer:
             yield sentence, RULES.get(trace.kind, "")
 
     def _note_registration(self, broker: BrokerId, trace: BrokerRegistered) -> None:
+        is_new = self._epochs.get(broker, trace.broker_epoch) != trace.broker_epoch
+        self._epochs[broker] = trace.broker_epoch
         if trace.in_controlled_shutdown:
-            self._reasons[broker] = "it shuts down in a controlled way"
+            self._reasons[broker] = SHUTS_DOWN
         elif trace.fenced:
-            self._reasons.setdefault(broker, "it was started again")
+            self._reasons.setdefault(broker, "it was started again" if is_new else "it is fenced")
         else:
             self._reasons.pop(broker, None)
 
@@ -216,8 +222,10 @@ class Explainer:
 
 
 def _ended(loss: str, lost: tuple[tuple[TopicPartition, int], ...] | None) -> str:
-    """The end of a process in words, with the records that its disk has lost."""
+    """The end of a process in words, with the records that its disk has lost; None where that is not known yet."""
     if loss == "all":
         return "is killed; its disk is replaced by an empty one"
-    listed = ", ".join(f"{count} of {partition}" for partition, count in lost or ())
+    if lost is None:
+        return f"is killed; what its disk loses ({loss}) is found at its next start"
+    listed = ", ".join(f"{count} of {partition}" for partition, count in lost)
     return f"is killed; its disk loses {f'records: {listed}' if listed else 'nothing'}"

@@ -46,6 +46,12 @@ IN_FILE: Final = "a value of a file"
 # -- models ------------------------------------------------------------------------------------------------------------
 
 
+class JsonShape(BaseModel):
+    """The shape of a JSON file of Kafka's tools: types are strict, unknown fields are ignored as Kafka's tools do."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
 class StrictModel(BaseModel):
     """A frozen, strict model without unknown fields. `UNKNOWN`: what errors call these; empty: they show the value."""
 

@@ -28,30 +28,35 @@ def test_a_running_cluster_is_steered_and_followed(shell: Shell, browser: Chrome
         found = re.search(r"http://127\.0\.0\.1:\d+/\?token=\S+", console.stdout.readline())
         assert found is not None
         browser.get(found[0])
-        wait_for(browser, "state.partitions[0]?.isr.length === 3 && state.partitions[0].min_isr === 2", WITHIN_S)
-        check_what_it_cannot_do(browser)
-        press(browser, "w")
-        wait_for(browser, "state.partitions[0].acknowledged === 5 && state.partitions[0].lost_acked === 0", WITHIN_S)
-        choose_node(browser, "broker-2")
-        press(browser, "k")
-        wait_for(browser, "state.partitions[0].isr.join() === '0,1'", WITHIN_S)
-        why = "Broker 2 leaves the ISR of t-0, since its session ended; ISR is {0 1}"
-        wait_for(browser, f"state.sentences.some(({{ text }}) => text === '{why}')", WITHIN_S)
-        press(browser, "k")
-        wait_for(browser, "state.notice !== ''", WITHIN_S)
-        assert notice(browser) == "Refused: broker-2 does not run"
-        shell.ok("node", "start", "broker-2")
-        wait_for(browser, "state.partitions[0].isr.length === 3", WITHIN_S)
-        press(browser, "l")
-        wait_for(browser, "state.partitions[0].acknowledged > 5", WITHIN_S)
-        console.send_signal(signal.SIGINT)
-        wait_for(browser, "document.getElementById('connection').classList.contains('lost')", WITHIN_S)
+        check_steering(shell, browser)
     finally:
         console.send_signal(signal.SIGINT)
-        assert console.wait(WITHIN_S) == 0
+        code = console.wait(WITHIN_S)
+    assert code == 0
+    wait_for(browser, "document.getElementById('connection').classList.contains('lost')", WITHIN_S)
     browser.get("about:blank")
     assert all("ERR_" in message for message in errors(browser))
     assert all(row["state"] == "running" for row in shell.json("node", "list")), "the cluster goes on"
+
+
+def check_steering(shell: Shell, browser: Chrome) -> None:
+    """Writes, a kill that is explained, a refusal, another operator's start, and a client in the background."""
+    wait_for(browser, "state.partitions[0]?.isr.length === 3 && state.partitions[0].min_isr === 2", WITHIN_S)
+    check_what_it_cannot_do(browser)
+    press(browser, "w")
+    wait_for(browser, "state.partitions[0].acknowledged === 5 && state.partitions[0].lost_acked === 0", WITHIN_S)
+    choose_node(browser, "broker-2")
+    press(browser, "k")
+    wait_for(browser, "state.partitions[0].isr.join() === '0,1'", WITHIN_S)
+    why = "Broker 2 leaves the ISR of t-0, since its session ended; ISR is {0 1}"
+    wait_for(browser, f"state.sentences.some(({{ text }}) => text === '{why}')", WITHIN_S)
+    press(browser, "k")
+    wait_for(browser, "state.notice !== ''", WITHIN_S)
+    assert notice(browser) == "Refused: broker-2 does not run"
+    shell.ok("node", "start", "broker-2")
+    wait_for(browser, "state.partitions[0].isr.length === 3", WITHIN_S)
+    press(browser, "l")
+    wait_for(browser, "state.partitions[0].acknowledged > 5", WITHIN_S)
 
 
 def check_what_it_cannot_do(browser: Chrome) -> None:

@@ -311,6 +311,15 @@ VIOLATING = [path for path in SCENARIOS if shipped(path.stem).violates]
 
 
 @pytest.mark.slow
+def test_a_change_that_a_killed_controller_never_reported_may_be_reported_late(tape: Tape, tmp_path: Path) -> None:
+    reported = [it for it in tape.events if it.node == FIRST_CONTROLLER and it.trace.kind in ("committed", "partition")]
+    changed = [it for it in reported if it.trace.kind == "partition"]
+    assert len(changed) > 2
+    tape.events.remove(changed[-2])
+    tape.events += [replace(it, time_ms=tape.events[-1].time_ms) for it in reported]
+    assert check(Recording(tape.written(tmp_path / "late"))).violations == []
+
+
 @pytest.mark.parametrize("path", VIOLATING, ids=lambda path: path.stem)
 def test_a_recording_of_a_rule_of_kafka_shows_the_violations_that_the_scenario_declares(
     path: Path, tmp_path: Path

@@ -124,7 +124,7 @@ FENCED, LAGS, NEVER, ALWAYS = (6.7, 9.1), (29.9, 45.2), (0.0, 0.1), (599.9, 600.
         ("isolated-out", FENCED, FENCED),
         ("isolated-all", FENCED, FENCED),
         ("isolated-in", ALWAYS, LAGS),
-        ("isolated-brokers", ALWAYS, LAGS),
+        ("isolated-brokers", (29.9, 75.2), LAGS),
         ("isolated-controllers", NEVER, NEVER),
         ("isolated-clients", ALWAYS, NEVER),
         ("paused", FENCED, FENCED),
@@ -136,11 +136,15 @@ def test_writes_wait_for_an_impaired_broker_until_another_part_of_the_cluster_no
 ) -> None:
     """10 minutes of the leader or of a follower, of three replicas. A broker whose heartbeats do not arrive is fenced;
     one whose heartbeats do (`in`, `brokers`, `slow-disk`) keeps its leadership and serves no write until the end, and
-    as a follower leaves the ISR when it lags. A leader without the controller is replaced while it still serves."""
+    as a follower leaves the ISR when it lags. A leader without the controller is replaced while it still serves; one
+    without the brokers refuses writes at once when they have left the ISR, until the end; the write under way before
+    that has to time out, after up to 30 s."""
     for broker, (low_s, high_s) in ((0, leader), (2, follower)):
         found = _seconds(_cell(), _lasts(broker, 0, 600, kind))
         assert low_s <= found["stalled"] <= high_s, (broker, found)
-        assert found["unwritable"] == pytest.approx(480.0 if low_s > 120 else 0.0, abs=0.1), (broker, found)
+        refused = 600 - found["stalled"] if (kind, broker) == ("isolated-brokers", 0) else 0.0
+        assert found["refuses"] >= refused - 0.1, (broker, found)
+        assert found["unwritable"] == pytest.approx(480.0 if low_s > 120 or refused else 0.0, abs=0.1), (broker, found)
 
 
 def test_a_pause_that_is_shorter_than_the_session_delays_writes_by_its_length() -> None:

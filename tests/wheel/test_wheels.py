@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
@@ -50,11 +51,8 @@ def reader(build: str) -> Iterator[Reader]:
     environment, uv = folder / "environment", os.environ.get("UV", "uv")
     (wheel,) = (path for path in (ROOT / "dist").glob("*.whl") if ("none-any" in path.name) == (build == "sources"))
     python, lock = str(environment / "bin" / "python"), str(ROOT / "requirements.lock")
-    for command in (
-        ["venv", str(environment)],
-        ["pip", "install", "--python", python, "--constraint", lock, str(wheel)],
-    ):
-        subprocess.run([uv, *command, "--quiet"], cwd=folder, check=True)
+    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(environment)], check=True)
+    subprocess.run([uv, "pip", "install", "--quiet", "--python", python, "--constraint", lock, str(wheel)], check=True)
     path = f"{environment / 'bin'}{os.pathsep}{os.environ['PATH']}"
     places = {"PATH": path, "PYTHONPATH": "", "TMPDIR": str(folder), "XDG_RUNTIME_DIR": str(folder)}
     found = Reader(folder, places)

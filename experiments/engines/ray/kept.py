@@ -15,18 +15,20 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ValidationError
 
-from actors.cluster import ActorCluster
-from actors.members import KeptDisks
+from actors.kept_disks import KeptDisks
 from actors.storage import DirectoryLock, DiskLossKind
 from experiments.engines.ray.cluster_state import ClusterOptions, ClusterState, state_path
 from experiments.support.atomic import write_text
 from experiments.support.errors import InputError
 from protocol.errors import DirectoryInUseError
 from protocol.ids import NodeId
+
+if TYPE_CHECKING:
+    from actors.cluster import ActorCluster
 
 FILE, KEEP = "cluster.json", "keep"
 """What the cluster was; the mark by which `isray down --keep` has the supervisor leave the disks."""

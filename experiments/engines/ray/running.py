@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from pathlib import Path
 
 from actors.cluster import ActorCluster
@@ -60,7 +60,7 @@ def run_cluster(
     """
     state = claim(options)
     try:
-        with ray_session(options.address) as session:
+        with _kept_disks(options), ray_session(options.address) as session:
             found = machines()
             if unknown := unknown_racks(dict(enumerate(options.racks)), found):
                 known = sorted({machine.rack for machine in found if machine.rack is not None})
@@ -80,6 +80,11 @@ def run_cluster(
     return True
 
 
+def _kept_disks(options: ClusterOptions) -> AbstractContextManager[object]:
+    """Holds the lock of kept disks for the block, if the cluster runs on such. InputError where another one does."""
+    return nullcontext() if options.disks is None else closing(lock_disks(Path(options.disks), options.name))
+
+
 def _supervise(
     options: ClusterOptions,
     config: ClusterConfig,
@@ -97,9 +102,6 @@ def _supervise(
         recorder = None if options.trace is None else recorder_of(Path(options.trace), options.name, spec)
         if recorder is not None:
             stack.callback(recorder.close)
-        disks = None if options.disks is None else Path(options.disks)
-        if disks is not None:
-            stack.callback(lock_disks(disks, options.name).close)
         cluster = ActorCluster(
             spec.member_ids,
             config,
@@ -110,10 +112,10 @@ def _supervise(
             label=options.name,
             records_calls=recorder is not None,
         )
-        if disks is not None:
-            cluster.use_disks(read_kept(disks).disks_in(disks))
-        else:
+        if options.disks is None:
             stack.callback(lock_disks(cluster.folder, options.name).close)
+        else:
+            cluster.use_disks(read_kept(Path(options.disks)).disks_in(Path(options.disks)))
         tap = None if recorder is None else ClusterTap(cluster, recorder)
         try:
             folders = [str(folder) for folder in (session.folder, cluster.folder) if folder is not None]

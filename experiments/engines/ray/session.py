@@ -158,8 +158,10 @@ def _named_cluster(address: str) -> RayArguments:
 
 def job_name(arguments: Sequence[str]) -> str:
     """The name under which Ray lists the job of a process with this command line: the command without its options, or
-    the script.
+    the script. The supervisor of a cluster in the background is `isray up`.
     """
+    if Path(arguments[0]).stem == "background":
+        return "isray up"
     program, words = Path(arguments[0]), takewhile(lambda word: re.fullmatch(r"\w[\w.-]*", word), arguments[1:])
     is_command = program.stem in ("isray", "__main__")
     return " ".join(["isray", *islice(words, MAX_WORDS)]) if is_command else program.stem

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from experiments.reference.markdown import code, sections, table
-from protocol.metrics import CONTROLLER_METRICS, NODE_METRICS, POLLED_METRICS, Metric
+from protocol.metrics import CONTROLLER_METRICS, MAX_PARTITION_SERIES, NODE_METRICS, POLLED_METRICS, Metric
 
 TITLE = "Metrics"
 SUMMARY = "what the controller measures, and what the nodes of a cluster on Ray export"
@@ -26,6 +26,9 @@ def page() -> str:
         "its unit and meaning. The controller's metrics above are exported as gauges, with underscores in the place of "
         "dots. A histogram has `_bucket`, `_sum` and `_count` behind its name. "
         "[Watch a cluster](../how-to/watch-a-cluster.md) has the dashboard and the alerts.",
+        f"A node with more than {MAX_PARTITION_SERIES:,} partitions exports series with the label `partition` only for "
+        f"those whose ISR lacks a replica, at most for {MAX_PARTITION_SERIES:,}; elections of the others count for "
+        "their topic, without `partition`. The counts over all partitions are exact.",
         _table(NODE_METRICS),
         "The process that polls the nodes, which `isray up` runs, exports these for all of them:",
         _table(POLLED_METRICS),

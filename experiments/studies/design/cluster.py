@@ -263,12 +263,12 @@ def _ids(
     file: ClusterFile, racks: Mapping[int, str], source: str, place_name: str, held: tuple[int, ...] = ()
 ) -> tuple[int, ...]:
     """The ids of the brokers: those with racks; otherwise from 0 on, or from 1 on where the placement has no 0."""
+    first = int(bool(held) and 0 not in held)
     if not racks:
-        first = int(bool(held) and 0 not in held)
         return tuple(range(first, first + (file.brokers or 0)))
     if file.brokers is None:
         return tuple(sorted(racks))
-    missing = [broker for broker in range(file.brokers) if broker not in racks]
+    missing = [broker for broker in range(first, first + file.brokers) if broker not in racks]
     if len(racks) < file.brokers:
         found = f"racks of {len(racks)} of {file.brokers} brokers, without broker {missing[0]}"
         raise InputError(source, f"{place_name}.racks", found, "a rack for each broker, or no racks")

@@ -265,7 +265,9 @@ def _resolve(
     if contents is None or recorded is None or parameters is None:
         return parameters
     text, path = contents.text(recorded.file), str(contents.folder / recorded.file)
-    failures = record(recorded, text, path, parameters.brokers, parameters.duration_ms)
+    cluster = parameters.cluster
+    brokers = range(parameters.brokers) if cluster is None else cluster.brokers
+    failures = record(recorded, text, path, brokers, parameters.duration_ms)
     return CellParameters.model_validate(dict(parameters) | {"failures": failures})
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, get_args
@@ -94,8 +95,9 @@ class Contents:
         return self.texts[name]
 
 
-def record(file: FailureFile, text: str, source: str, brokers: int, duration_ms: int) -> RecordedFailures:
-    """The failures in `text`, the content of the file (`source` in errors), for trials of those brokers and duration.
+def record(file: FailureFile, text: str, source: str, brokers: Sequence[int], duration_ms: int) -> RecordedFailures:
+    """The failures in `text`, the content of the file (`source` in errors), for trials of that duration. `brokers`: the
+    ids of the brokers, of which the trials have the numbers from 0 on, in this order.
 
     Raises InputError for a wrong line, with its number, and for a record that is too short or has no outage that a
     trial meets.
@@ -111,12 +113,14 @@ def record(file: FailureFile, text: str, source: str, brokers: int, duration_ms:
         found = f"a record of {length_ms / _DAY_MS:.3g} days"
         allowed = f"at least the {mode} ({format_duration(needed_ms)}); length says how long the record is"
         raise InputError(source, "length", found, f"{allowed}, and mode blocks draws from shorter ones")
+    number = {broker: index for index, broker in enumerate(brokers)}
+    numbered = tuple(outage._replace(node=number[outage.node]) for outage in outages)
     return RecordedFailures(
-        file=file.file, mode=file.mode, block_ms=file.block_ms, length_ms=length_ms, outages=tuple(outages)
+        file=file.file, mode=file.mode, block_ms=file.block_ms, length_ms=length_ms, outages=numbered
     )
 
 
-def _lines(text: str, source: str, brokers: int) -> list[tuple[int, RecordedOutage]]:
+def _lines(text: str, source: str, brokers: Sequence[int]) -> list[tuple[int, RecordedOutage]]:
     """The outages with the numbers of their lines."""
     rows = csv.reader(text.splitlines())
     try:
@@ -134,8 +138,10 @@ def _lines(text: str, source: str, brokers: int) -> list[tuple[int, RecordedOuta
     if not found:
         raise InputError(source, "line 2", "no outage", "one line or more below the header")
     for number, outage in found:
-        if outage.node >= brokers:
-            allowed = f"a broker of the cell, 0 to {brokers - 1}"
+        if outage.node not in brokers:
+            is_range = list(brokers) == list(range(len(brokers)))
+            names = f"0 to {len(brokers) - 1}" if is_range else ", ".join(map(str, brokers))
+            allowed = f"a broker of the cell, {names}"
             raise InputError(source, f"line {number}", f"node {outage.node}", allowed)
     return found
 

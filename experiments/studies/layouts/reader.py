@@ -24,6 +24,7 @@ from experiments.studies.layouts.describe import describes, parse_describe
 from experiments.studies.layouts.layout import Described, Layout, TopicLayout, layout_of
 from experiments.support.errors import InputError, shown
 from experiments.support.fields import StrictModel
+from experiments.support.reassignment import Reassignment, assignment_of
 from experiments.support.yaml_input import parse_yaml_mapping, read_text, validated
 from protocol.ids import NO_LEADER
 
@@ -74,22 +75,6 @@ class ImportedCluster(StrictModel):
     topics: dict[str, ImportedTopic]
 
 
-class MovedPartition(StrictModel):
-    """One partition of a reassignment."""
-
-    topic: str
-    partition: Id
-    replicas: Ids
-    log_dirs: list[str] | None = None
-
-
-class Reassignment(StrictModel):
-    """A reassignment as Kafka's tool takes it."""
-
-    version: Literal[1]
-    partitions: Annotated[list[MovedPartition], Field(min_length=1)]
-
-
 def read_layout(path: Path, racks: Mapping[int, str] | None = None) -> Layout:
     """The layout in a file. `racks` are those of brokers, from elsewhere: they win over those of the file. InputError,
     with file, line or field, for any other file, for one that is cut off, and for racks of some brokers only.
@@ -128,13 +113,9 @@ def _json(text: str, source: str) -> dict[str, object]:
 
 def _moved(raw: dict[str, object], source: str) -> list[TopicLayout]:
     """The topics of a reassignment, each with its partitions from 0 on."""
-    model = validated(Reassignment, raw, source, as_json=True)
     topics: dict[str, dict[int, tuple[int, ...]]] = {}
-    for index, item in enumerate(model.partitions):
-        place, known = f"partitions[{index}]", topics.setdefault(item.topic, {})
-        if item.partition in known:
-            raise InputError(source, place, f"partition {item.partition} of {item.topic!r} twice", "each one once")
-        known[item.partition] = _distinct(item.replicas, source, f"{place}.replicas")
+    for key, replicas in assignment_of(validated(Reassignment, raw, source, as_json=True), source).items():
+        topics.setdefault(key.topic, {})[key.partition] = replicas
     for name, known in topics.items():
         missing = next((index for index in range(max(known) + 1) if index not in known), None)
         if missing is not None:

@@ -26,7 +26,7 @@ import numpy as np
 
 from experiments.studies.design.estimator import choose
 from experiments.studies.design.model import CellParameters
-from experiments.studies.estimation.controlled import Controls, ControlSums, folded, total_of
+from experiments.studies.estimation.controlled import LEAST_EVENTS, Controls, ControlSums, folded, total_of
 from experiments.studies.trace.kinds import CONTROLLED, ControlResult, TrialResult
 from experiments.studies.trace.metrics import Measures, measure
 from experiments.studies.trials.batch import hashed_seed
@@ -71,7 +71,8 @@ def control_seed(seed: int, number: int) -> int:
 @lru_cache(maxsize=64)
 def further_controls(params: CellParameters) -> int:
     """R: the controls per trial besides its own, by the correlation of the losses or, where the pilot has none, by the
-    highest one of another metric."""
+    highest one of another metric. Where `auto` has chosen, the correlation of losses has to rest on as many as an
+    estimate with controls needs; of fewer, one may be 1 by chance."""
     in_cycles, model = choose(params).in_cycles, control_model(params)
     seeds = [control_seed(-1, number) for number in range(PILOT)]
     trials = [_run(params, seed, in_cycles) for seed in seeds]
@@ -80,6 +81,8 @@ def further_controls(params: CellParameters) -> int:
     step_events = CYCLE_STEP_EVENTS if in_cycles else STEP_EVENTS
     cost_ratio = sum(each.events for each in trials) / (step_events * max(1, steps))
     sums = _sums([measure(each.rows) for each in trials], controls)
+    if params.estimator == "auto" and sums["losses"].events < LEAST_EVENTS:
+        return 0
     found = {name: each.correlation or 0.0 for name, each in sums.items()}
     best = found["losses"] if sums["losses"].value > 0.0 else max(found.values(), key=abs)
     return controls_per_trial(best, cost_ratio)
@@ -92,7 +95,8 @@ def _sums(trials: Sequence[Measures], controls: Sequence[ControlMeasures]) -> di
     found = {}
     for index, name in enumerate(CONTROLLED):
         own = Controls(none, lengths, none, [each.values[index] for each in controls], none)
-        found[name] = total_of(folded([each.values[name] for each in trials], exposures, none, own))
+        values, events = [each.values[name] for each in trials], [each.events[name] for each in trials]
+        found[name] = total_of(folded(values, exposures, events, own))
     return found
 
 

@@ -11,7 +11,7 @@ import pytest
 from actors import metrics
 from actors.metrics import Changes, ClusterMeter, NodeReadings, RayMeter
 from actors.request_times import MAX_PENDING, RequestTimes
-from actors.samples import PartitionSamples, Sample, lag_sample
+from actors.samples import PartitionSamples, Sample, ShownPartitions, lag_sample
 from protocol.events.base import Trace
 from protocol.events.broker import (
     BecameFollower,
@@ -37,7 +37,9 @@ from protocol.metrics import (
     BYTES_IN,
     CLUSTER_HELP,
     CLUSTER_METRICS,
+    ELECTIONS,
     HIGH_WATERMARK_LAG,
+    MAX_PARTITION_SERIES,
     MESSAGES_IN,
     NODE_METRICS,
     NODE_RUNNING,
@@ -78,6 +80,7 @@ class FakeReadings(NodeReadings):
     """The gauges of a node, as the test sets them."""
 
     def __init__(self) -> None:
+        self.shown = ShownPartitions()
         self.controller: dict[str, int] = {}
         self.quorum: dict[str, int] = {}
         self.partitions: list[Sample] = []
@@ -92,8 +95,8 @@ class FakeReadings(NodeReadings):
     def of_quorum_replica(self) -> Mapping[str, int]:
         return dict(self.quorum)
 
-    def of_partitions(self) -> Iterator[Sample]:
-        return iter(list(self.partitions))
+    def of_partitions(self) -> Iterator[tuple[Sample, ...]]:
+        return iter([(sample,) for sample in self.partitions])
 
 
 def values(samples: PartitionSamples, trace: Trace) -> dict[str, int]:
@@ -162,6 +165,32 @@ def test_a_leader_counts_the_changes_of_the_isr_that_it_proposed_and_the_control
     other = IsrCommitted(T0, isr=(0,), partition_epoch=1)
     assert isr_changes(shrinks[0], other, shrinks[1]) == [], "another change has voided the proposal"
     assert isr_changes(shrinks[0], BecameFollower(T0, leader=1, leader_epoch=3), shrinks[1]) == ["lag"]
+
+
+def test_a_node_with_many_partitions_has_series_of_those_only_whose_isr_lacks_a_replica() -> None:
+    shown, elsewhere = ShownPartitions(), TopicPartition("u", 0)
+    shown.begin(MAX_PARTITION_SERIES)
+    assert shown.admits(T0, is_whole=True)
+    shown.begin(MAX_PARTITION_SERIES + 1)
+    assert [shown.admits(T0, is_whole=False), shown.admits(elsewhere, is_whole=True)] == [True, False]
+    samples = PartitionSamples()
+    fetched = [RecordsFetched(partition, log_end=3, leader_epoch=1) for partition in (T0, elsewhere)]
+    assert [sample.tags for it in fetched for sample in shown.of_traces(samples.samples_of(it))] == [
+        lag_sample(T0, 0).tags
+    ]
+    elected = partition_changed("u", 0, 0, 0, (0, 1))
+    assert list(shown.of_traces(samples.samples_of(elected))) == [
+        Sample(ELECTIONS, 1, (("topic", "u"), ("partition", "")))
+    ], "counted for the topic"
+    bytes_in = Sample(BYTES_IN, 70, (("topic", "t"),))
+    assert list(shown.of_traces([bytes_in])) == [bytes_in]
+
+
+def test_the_series_of_partitions_that_lack_replicas_are_bounded_too() -> None:
+    shown = ShownPartitions()
+    shown.begin(MAX_PARTITION_SERIES + 2)
+    admitted = [shown.admits(TopicPartition("t", number), is_whole=False) for number in range(MAX_PARTITION_SERIES + 2)]
+    assert admitted == [True] * MAX_PARTITION_SERIES + [False] * 2
 
 
 @pytest.mark.parametrize(
@@ -245,7 +274,7 @@ def test_all_gauges_of_the_nodes_state_are_set_again_and_again_in_parts(monkeypa
     FakeGauge.tagged.clear()
     readings.partitions = [lag_sample(TopicPartition("t", number), number) for number in range(3)]
     assert clock.ring() == metrics.REPEAT_MS
-    for _ in range(3):
+    for _ in range(2):
         clock.ring()
     lags = [value for name, value, _ in FakeGauge.tagged if name == HIGH_WATERMARK_LAG]
     assert (len(FakeGauge.tagged), lags) == (4, [0, 1, 2])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from experiments.engines.port import TraceEvent
 from experiments.play.rules import ERRORS, KEPT, RULES, Explainer, explain_partition
 from protocol.errors import ErrorCode
-from protocol.events.broker import HighWatermarkAdvanced
+from protocol.events.broker import BrokerStateChanged, HighWatermarkAdvanced
 from protocol.events.controller import BrokerRegistered, PartitionChanged, SessionExpired
+from protocol.events.host import IncarnationEnded
 from protocol.events.registry import KINDS
 from protocol.ids import TopicPartition
 
@@ -105,6 +108,24 @@ def test_the_reason_for_leaving_is_what_happened_last_to_the_broker() -> None:
     assert "Broker 2 leaves the ISR of t-0, since its session ended; ISR is {0}" in texts
 
 
+def test_a_shutdown_and_a_second_start_are_distinguished_by_the_state_and_the_epoch_of_the_broker() -> None:
+    explainer = Explainer()
+    for trace in (
+        state("0/0", "012"),
+        BrokerRegistered(1, 7, False, False),
+        BrokerRegistered(2, 8, False, False),
+        BrokerStateChanged(2, "shutting down"),
+        BrokerRegistered(2, 8, True, False),
+        state("0/1", "01"),
+        BrokerRegistered(1, 9, True, False),
+        state("0/2", "0", "1"),
+    ):
+        explainer.add(TraceEvent(5, 1000, trace))
+    texts = [it.text for it in explainer.sentences]
+    assert "Broker 2 leaves the ISR of t-0, since it shuts down in a controlled way; ISR is {0 1}" in texts
+    assert "Broker 1 leaves the ISR of t-0, since it was started again; ISR is {0}" in texts
+
+
 def test_high_watermarks_that_follow_each_other_are_one_sentence() -> None:
     explainer = Explainer()
     for offset in range(3 * KEPT):
@@ -115,3 +136,19 @@ def test_high_watermarks_that_follow_each_other_are_one_sentence() -> None:
 def test_rules_and_errors_are_about_what_exists() -> None:
     assert set(RULES) <= set(KINDS)
     assert set(ERRORS) <= set(ErrorCode.__members__)
+
+
+@pytest.mark.parametrize(
+    ("loss", "lost", "text"),
+    [
+        ("none", (), "is killed; its disk loses nothing"),
+        ("unflushed", (), "is killed; its disk loses nothing"),
+        ("unflushed", ((TopicPartition("t", 0), 3),), "is killed; its disk loses records: 3 of t-0"),
+        ("unflushed", None, "is killed; what its disk loses (unflushed) is found at its next start"),
+        ("all", None, "is killed; its disk is replaced by an empty one"),
+    ],
+)
+def test_a_loss_that_is_not_known_is_not_called_nothing(loss: str, lost: Any, text: str) -> None:
+    explainer = Explainer()
+    explainer.add(TraceEvent(5, 0, IncarnationEnded(loss, lost)))
+    assert [it.text for it in explainer.sentences] == [text]

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from actors.members import KeptDisks, Member, disks_of, resume
+from actors.kept_disks import KeptDisks
+from actors.members import Member, disks_of, resume
 from experiments.engines.ray import kept as module
 from experiments.engines.ray.cluster_state import ClusterOptions, ClusterState
 from experiments.engines.ray.kept import (

@@ -57,7 +57,7 @@ def test_a_ray_that_fails_twice_is_an_error_of_one_line(tmp_path: Path, monkeypa
         ("/venv/bin/isray study run elr.yaml --out out", "isray study run"),
         ("/venv/bin/isray status --json", "isray status"),
         ("/venv/bin/isray up --name a", "isray up"),
-        ('experiments/engines/ray/__main__.py {"name":"a"}', "isray"),
+        ('/venv/site-packages/experiments/cli/background.py {"name":"a"}', "isray up"),
         ("/home/u/sweep_ours.py elr", "sweep_ours"),
     ],
 )

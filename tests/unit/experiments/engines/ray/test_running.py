@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.members import KeptDisks
+from actors.kept_disks import KeptDisks
 from experiments.engines.port import ClusterSpec
 from experiments.engines.ray import running
 from experiments.engines.ray.cluster_state import ClusterOptions, ClusterState, read_state

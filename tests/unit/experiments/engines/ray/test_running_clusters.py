@@ -265,7 +265,7 @@ async def test_each_caller_gets_the_outcome_of_its_own_request() -> None:
 @on_loop
 async def test_a_node_answers_requests_itself_each_caller_its_own() -> None:
     host = Scripted()
-    relay = AdminRelay(host.send)
+    relay = AdminRelay(host.send, incarnation=3)
     asked = [
         asyncio.create_task(relay.query(host, DescribeClusterRequest(correlation_id=0, principal=principal)))  # type: ignore[arg-type]
         for principal in (ANONYMOUS, "User:alice")
@@ -273,6 +273,7 @@ async def test_a_node_answers_requests_itself_each_caller_its_own() -> None:
     await asyncio.sleep(0)
     requests = [request for _, request in host.delivered]
     assert {sender for sender, _ in host.delivered} == {ADMIN_CALLERS}
+    assert [request.correlation_id for request in requests] == [1, 2], "of 32 bits in any incarnation"
     assert [request.principal for request in requests] == [node_principal(FIRST_CLIENT), "User:alice"]
     for request in reversed(requests):
         text = f"for {request.principal}"

@@ -63,6 +63,20 @@ def test_equal_partitions_of_a_described_cluster_are_one_class(tmp_path: Path) -
     assert cluster.name_of(0) == "logs-0 and 2 more"
 
 
+def test_recorded_failures_of_a_cluster_name_the_ids_of_its_brokers(tmp_path: Path) -> None:
+    """The brokers 1 and 2 have the numbers 0 and 1 in a trial."""
+    (tmp_path / "d.txt").write_text(DESCRIBED)
+    log = tmp_path / "log.csv"
+    given = {"cluster": {"placement": "d.txt"}, "failures": "log.csv"}
+    log.write_text("node,down_ms,up_ms,kind\n2,0,90000000,unclean\n1,5,7,lossy\n")
+    params = plan_of({}, tmp_path, base=given, duration="1d").cells[0].parameters
+    assert params.failures is not None
+    assert [(outage.node, outage.kind) for outage in params.failures.outages] == [(1, "unclean"), (0, "lossy")]
+    log.write_text("node,down_ms,up_ms,kind\n0,0,90000000,unclean\n")
+    with pytest.raises(InputError, match="line 2: found node 0; allowed: a broker of the cell, 1, 2"):
+        plan_of({}, tmp_path, base=given, duration="1d")
+
+
 @pytest.mark.parametrize(
     ("topics", "fields", "least"),
     [
@@ -127,6 +141,12 @@ def test_a_reassignment_is_a_placement_too(tmp_path: Path) -> None:
         ({"placement": "d.txt", "topics": []}, {"replication_factor": 3}, "base.replication_factor: found 3"),
         ({"placement": "cut.txt", "topics": []}, {}, "cut.txt: line 1: found 1 of 3 partitions of 'orders'"),
         ({"placement": "none.txt", "topics": []}, {}, "none.txt"),
+        (
+            {"placement": "d.txt", "topics": [], "brokers": 2, "racks": {"a": [1]}},
+            {},
+            "cluster.racks: found racks of 1 of 2 brokers, without broker 2; allowed: a rack for each broker",
+        ),
+        ({"placement": "copysets", "scatter_width": 6}, {}, "scatter_width 6 with 3 replicas; allowed: at most 4"),
     ],
 )
 def test_what_is_refused(change: dict[str, Any], fields: dict[str, Any], message: str, tmp_path: Path) -> None:

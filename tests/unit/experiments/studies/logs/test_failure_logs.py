@@ -112,7 +112,7 @@ def test_the_nodes_that_are_asked_for_and_their_numbers() -> None:
 def test_what_is_written_is_what_a_study_reads(tmp_path: Path) -> None:
     found = _imported("csv", Wanted(columns=COLUMNS))
     file = FailureFile(file="outages.csv", length_ms=found.length_ms)
-    read = record(file, found.text(), "outages.csv", 3, DAY_MS)
+    read = record(file, found.text(), "outages.csv", range(3), DAY_MS)
     assert [(it.down_ms, it.node, it.up_ms, it.kind) for it in read.outages] == found.outages
 
 

@@ -93,13 +93,17 @@ def test_the_mean_of_the_further_controls_is_theirs(monkeypatch: pytest.MonkeyPa
     assert found.exposure_mean == pytest.approx(30 / 365)
 
 
-@pytest.mark.parametrize(("shared", "runs"), [(1.0, 70), (0.0, 0)])
+@pytest.mark.parametrize(
+    ("estimator", "shared", "events", "runs"),
+    [("multifidelity", 1.0, 1, 70), ("multifidelity", 0.0, 1, 0), ("auto", 1.0, 2, 70), ("auto", 1.0, 1, 0)],
+)
 def test_the_pilot_decides_by_the_correlation_of_losses(
-    monkeypatch: pytest.MonkeyPatch, shared: float, runs: int
+    monkeypatch: pytest.MonkeyPatch, estimator: str, shared: float, events: int, runs: int
 ) -> None:
     """Losses of the 8 trials are 0 to 7, deviations from their mean -3.5 to 3.5. Equal controls have rho = 1, taken for
     0.995, and R = 70 with k = 700 events / (0.35 x 40 steps) = 50. Controls of 1, 0, 0, 1, 1, 0, 0, 1 have rho = 0:
-    their products with the deviations cancel. The second pilot is the first: the answer is that of the parameters."""
+    their products with the deviations cancel. For `auto` 8 trials of one loss each are too few losses, of two enough.
+    The second pilot is the first: the answer is that of the parameters."""
     own = [shared * number + (1.0 - shared) * value for number, value in enumerate((1, 0, 0, 1, 1, 0, 0, 1))]
     results = itertools.cycle(own)
     numbers = itertools.cycle(range(8))
@@ -114,9 +118,9 @@ def test_the_pilot_decides_by_the_correlation_of_losses(
     monkeypatch.setattr(
         multifidelity,
         "measure",
-        lambda rows: Measures(1.0, dict.fromkeys(columns, float(next(numbers))), dict.fromkeys(columns, 1)),
+        lambda rows: Measures(1.0, dict.fromkeys(columns, float(next(numbers))), dict.fromkeys(columns, events)),
     )
-    params = cell("30d", estimator="multifidelity", **HARSH)
+    params = cell("30d", estimator=estimator, **HARSH)
     for _ in range(2):
         multifidelity.further_controls.cache_clear()
         assert multifidelity.further_controls(params) == runs
