@@ -49,7 +49,7 @@ def links_and_disks(shell: Shell) -> None:
     assert "running Ray head" in refused(shell, "run", "min-isr-change", "--address", "127.0.0.1:1")
     assert "disturbed link" in refused(shell, "run", write(shell))
     assert shell.ok("net", "heal", "--all") == "all links are whole\n"
-    assert shell.ok("node", "fill-disk", "2", "--room", "4096") == "broker-2 has a full disk\n"
+    assert shell.ok("node", "fill-disk", "2", "--room", "9000000") == "broker-2 has a full disk\n"
     assert shell.ok("node", "free-disk", "2") == "broker-2 has room on its disk\n"
     assert "a node that is ended" in refused(shell, "node", "start", "2")
 
@@ -60,7 +60,7 @@ def measured_producer(shell: Shell) -> None:
     assert "a topic of the cluster" in refused(shell, *unknown)
     found = shell.json("produce", "--topic", "measured", "--throughput", "400", "--num-records", "200")
     assert (found["records"], found["acknowledged"], found["failed"], found["unknown"]) == (200, 200, 0, 0)
-    assert 0 < found["latency_ms"]["p50"] <= found["latency_ms"]["p99"] <= found["latency_ms"]["max"]
+    assert 0 <= found["latency_ms"]["p50"] <= found["latency_ms"]["p99"] <= found["latency_ms"]["max"]
     assert found["seconds"] >= 199 / 400
     assert 0 < found["longest_gap_ms"] <= 1000 * found["seconds"]
 

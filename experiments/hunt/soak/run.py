@@ -31,6 +31,7 @@ from experiments.check.final_logs import final_logs
 from experiments.check.losses import Losses
 from experiments.check.recording import Header, Recording, RecordingWriter
 from experiments.engines.port import ClusterSpec
+from experiments.engines.ray.attached import ActionRefusedError
 from experiments.engines.ray.engine import RayEngine
 from experiments.explorer.day import Span
 from experiments.hunt.soak.cluster import NotHealedError, SoakCluster, homes_of
@@ -211,7 +212,7 @@ def run_on(cluster: SoakCluster, writer: RecordingWriter, result: SoakResult, on
         cluster.workload, result.counts, result.gaps = workload, workload.counts, workload.gaps.spans
         _inject_faults(cluster, workload, writer, result, on_fault)
         _end_workload(cluster, workload)
-    except NotHealedError as error:
+    except (NotHealedError, ActionRefusedError) as error:
         result.findings.append(f"{error}: {_describe_states(cluster)}")
     result.memory = cluster.memory()
 

@@ -46,7 +46,12 @@ class RunningSoakCluster(SoakCluster):
         self.pids = {node: row.pid for node, row in rows.items() if row.pid is not None and row.host == here}
 
     def signal(self, node: NodeId, number: Signals) -> None:
-        self._supervised.signal(node, number)
+        """As `SoakCluster.signal`; SIGKILL of a node that has ended meanwhile does nothing."""
+        try:
+            self._supervised.signal(node, number)
+        except ActionRefusedError:
+            if number is not Signals.SIGKILL or self._supervised.rows()[node].state is not NodeState.ENDED:
+                raise
 
     def has_reported_full_disk(self, broker: BrokerId, before: int) -> bool:
         """As `SoakCluster.has_reported_full_disk`; of a broker that has ended the supervisor has read the report."""

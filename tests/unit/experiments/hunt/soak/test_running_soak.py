@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from signal import Signals
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from experiments.engines.ray.attached import ActionRefusedError
 from experiments.engines.ray.cluster_state import ClusterOptions, ClusterState
+from experiments.engines.ray.node_commands import NodeState
 from experiments.hunt.soak.faults import FAULTS, OWN_RAY_ONLY
-from experiments.hunt.soak.running import only_soak, require_possible
+from experiments.hunt.soak.running import RunningSoakCluster, only_soak, require_possible
 from experiments.support.errors import InputError
 from protocol.features import Generation
 
@@ -48,3 +53,18 @@ def test_a_second_soak_on_a_cluster_is_refused_until_the_first_has_ended(
             pass
     with only_soak(state()):
         pass
+
+
+def test_killing_a_node_that_has_ended_by_itself_is_no_error_and_any_other_refusal_is() -> None:
+    rows = {0: SimpleNamespace(state=NodeState.ENDED), 1: SimpleNamespace(state=NodeState.PAUSED)}
+
+    def refuse(node: int, number: int) -> None:
+        raise ActionRefusedError("refused", is_refused=True)
+
+    spec = SimpleNamespace(broker_ids=(0, 1), controller_ids=(1000,))
+    engine: Any = SimpleNamespace(spec=spec, cluster=SimpleNamespace(signal=refuse, rows=lambda: rows))
+    cluster = RunningSoakCluster(engine)
+    cluster.signal(0, Signals.SIGKILL)
+    for node, number in ((0, Signals.SIGCONT), (1, Signals.SIGKILL)):
+        with pytest.raises(ActionRefusedError):
+            cluster.signal(node, number)
