@@ -8,8 +8,9 @@ installations keep an archive each.
 
 The first analysis of little data writes the archive at its end, in its own folder, and puts it into the cache whole
 (`~/.cache/isray`, or `isray` in `XDG_CACHE_HOME`). There is none, and every JVM starts plainly, where the environment
-has options for JVMs, which may change what an archive holds; where the Java is not known by a `release` file; and where
-the cache cannot be written or has little room.
+has options for JVMs, which may change what an archive holds; where the Java is not known by a `release` file, or has no
+archive of its own classes, on which this one builds (a runtime made by jlink has none); and where the cache cannot be
+written or has little room.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def class_archive(java_home: Path, jars: Path, folder: Path, environ: Mapping[st
     into `folder`; PLAIN where there can be none."""
     environ = os.environ if environ is None else environ
     release = java_home / "release"
-    if any(environ.get(name) for name in OWN_OPTIONS) or not release.is_file():
+    has_base = any(java_home.glob("lib/server/classes*.jsa"))
+    if any(environ.get(name) for name in OWN_OPTIONS) or not has_base or not release.is_file():
         return PLAIN
     kept = cache_folder(environ) / f"spark-{digest_of(release.read_bytes(), jars.glob('*.jar'))}.jsa"
     if kept.is_file():

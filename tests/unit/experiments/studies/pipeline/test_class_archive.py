@@ -11,6 +11,9 @@ from experiments.studies.pipeline import class_archive as class_archives
 from experiments.studies.pipeline.class_archive import OWN_OPTIONS, PLAIN, ClassArchive, class_archive
 
 
+BASE = "lib/server/classes.jsa"
+
+
 class Machine(NamedTuple):
     """A Java, the jars of Spark, the folder of a session, and the environment."""
 
@@ -30,6 +33,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     for folder in found[:3]:
         folder.mkdir()
     (found.java_home / "release").write_text('JAVA_VERSION="17.0.1"\n')
+    (found.java_home / "lib" / "server").mkdir(parents=True)
+    (found.java_home / BASE).write_text("classes")
     (found.jars / "spark-core.jar").write_text("jar")
     return found
 
@@ -65,8 +70,9 @@ def test_options_of_ones_own_for_the_jvm_exclude_an_archive(machine: Machine, na
     assert machine.archive(**{name: "-XX:+UseZGC"}) == PLAIN
 
 
-def test_a_java_without_a_release_file_has_none(machine: Machine) -> None:
-    (machine.java_home / "release").unlink()
+@pytest.mark.parametrize("missing", ["release", BASE])
+def test_a_java_without_a_release_file_or_an_archive_of_its_own_has_none(machine: Machine, missing: str) -> None:
+    (machine.java_home / missing).unlink()
     assert machine.archive() == PLAIN
 
 
