@@ -10,7 +10,6 @@ import pytest
 from experiments.studies.pipeline import class_archive as class_archives
 from experiments.studies.pipeline.class_archive import OWN_OPTIONS, PLAIN, ClassArchive, class_archive
 
-
 BASE = "lib/server/classes.jsa"
 
 
