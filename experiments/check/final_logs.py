@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from experiments.check.client_history import RangesOf
 from experiments.check.history import FinalPartition
@@ -15,9 +15,12 @@ from protocol.metadata.partition import PartitionState
 LEADING_WITHIN_MS = 5_000
 
 
-def final_logs(engine: Engine, ranges_of: RangesOf) -> list[FinalPartition]:
-    """The logs of the running in-sync replicas of every partition with an active leader. Replication may be in
-    progress: what is below the leader's high watermark is settled. `ranges_of` reads the records of a batch.
+def final_logs(
+    engine: Engine, ranges_of: RangesOf, only: Container[TopicPartition] | None = None
+) -> list[FinalPartition]:
+    """The logs of the running in-sync replicas of every partition with an active leader, or of those in `only`.
+    Replication may be in progress: what is below the leader's high watermark is settled. `ranges_of` reads the records
+    of a batch.
     """
 
     def all_have_leaders() -> bool:
@@ -28,7 +31,7 @@ def final_logs(engine: Engine, ranges_of: RangesOf) -> list[FinalPartition]:
     view, found = engine.view(), []
     for partition, state in () if view is None else sorted(view.partitions.items()):
         leader = _active_leader(engine, partition, state)
-        if leader is not None:
+        if leader is not None and (only is None or partition in only):
             members = [broker for broker in state.isr if engine.replica(broker, partition)]
             mark = leader.high_watermark
             found.append(final_partition(engine, partition, state.leader, members, ranges_of, mark))

@@ -128,6 +128,10 @@ def test_the_page_fits(browser: Chrome, served: Served, width: int) -> None:
     controls = "[...document.querySelectorAll('button, select, input')]"
     outside = f"return {controls}.filter((it) => it.getBoundingClientRect().right > {width + 1}).map((it) => it.id)"
     assert browser.execute_script(outside) == []
+    press(browser, "o")
+    wait_for(browser, "document.querySelector('#menu').open")
+    assert browser.execute_script(outside) == []
+    assert browser.execute_script("return document.querySelector('#menu li button').getBoundingClientRect().left") >= 0
 
 
 def test_a_second_page_follows_and_a_lost_connection_is_said_and_found_again(browser: Chrome, served: Served) -> None:

@@ -220,7 +220,7 @@ def run_on(cluster: SoakCluster, writer: RecordingWriter, result: SoakResult, on
 def judge(cluster: SoakCluster, writer: RecordingWriter, result: SoakResult) -> None:
     """Completes the recording, and judges it as `isray check` does."""
     engine = cluster.engine
-    finals = [final for final in final_logs(engine, ranges_of) if final.partition in cluster.partitions]
+    finals = final_logs(engine, ranges_of, only=cluster.partitions)
     writer.metadata(engine.metadata_log())
     began_ms = engine.began_unix_ms
     header = Header.of("soak", engine.name, engine.spec, nothing_may_be_lost=True, began_unix_ms=began_ms)
