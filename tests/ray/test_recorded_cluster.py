@@ -28,6 +28,8 @@ def test_a_recorded_cluster_says_which_election_has_lost_which_records_and_its_d
     shell.ok("node", "kill", "broker-0", "--lose", "all")
     shell.ok("node", "start", "broker-1")
     await_partition(shell, leader=1, isr=[1])
+    shell.ok("node", "start", "broker-0")
+    await_partition(shell, leader=1, isr=[1, 0])
     assert shell.run("console-producer", "--topic", "t", text="c\n")[0] == 0
 
     checked = json.loads(shell.run("check", str(trace), "--json")[1])
