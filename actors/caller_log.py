@@ -22,7 +22,7 @@ from contextlib import suppress
 from hashlib import blake2b
 from typing import NamedTuple
 
-from protocol.client.records import MIN_RECORD_BYTES, named_runs
+from protocol.client.records import BY_DIGEST, MIN_RECORD_BYTES, named_runs
 from protocol.errors import ErrorCode
 from protocol.ids import NodeId, Offset, TimeMs, TopicPartition
 from protocol.messages.base import Message
@@ -40,8 +40,6 @@ from protocol.messages.commands import (
 
 MAX_CALLS = 100_000
 _COUNT_BITS, _PARTITION_BITS = 32, 17
-BY_DIGEST = -(1 << 62)
-"""Names of sends from here downwards stand for the digest of a batch's payload."""
 _DIGEST_BYTES, _LENGTH_BYTES, _NEGATIVE = 6, 4, 0xFF
 Run = tuple[Offset, int, int, int, int]
 """Records that follow each other: offset, leader epoch, send, place of the first in the send, count."""

@@ -59,9 +59,12 @@ class ShownPartitions:
 
     def admits(self, partition: TopicPartition, is_whole: bool) -> bool:
         """Whether the partition has series; `is_whole`: its ISR is all its replicas."""
-        if not self._all and not is_whole and len(self._shown) < metrics.MAX_PARTITION_SERIES:
-            self._shown.add(_tags(partition))
-        return self._all or _tags(partition) in self._shown
+        if self._all:
+            return True
+        if is_whole or len(self._shown) >= metrics.MAX_PARTITION_SERIES:
+            return False
+        self._shown.add(_tags(partition))
+        return True
 
     def of_traces(self, samples: Iterable[Sample]) -> Iterator[Sample]:
         """The samples without the gauges of other partitions; what is counted there is counted for the topic."""

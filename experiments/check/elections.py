@@ -19,20 +19,20 @@ logs (KIP-966); `unclean` if it has elected one without asking. What the events 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from experiments.check.history import ACKS_OF, NO_TIME, Ended, Invoked, Operation
 from experiments.check.losses import Acks, Losses, LostRange
+from experiments.check.store_changes import partition_changed
 from experiments.engines.port import TraceEvent
+from experiments.support.intervals import merged
 from protocol.events.broker import BecameLeader, HighWatermarkAdvanced, RecordsAppended
 from protocol.events.controller import PartitionChanged, RecoveryDecided
 from protocol.events.host import IncarnationEnded
 from protocol.events.store import StoreChanged
-from protocol.ids import NO_EPOCH, NO_LEADER, BrokerId, Epoch, NodeId, Offset, TimeMs, TopicPartition
-from protocol.v3.store import paths
-from protocol.v3.store.records import stored_state
+from protocol.ids import NO_EPOCH, BrokerId, Epoch, NodeId, Offset, TimeMs, TopicPartition
 
 Kind = Literal["isr", "elr", "unclean", "recovery", "unknown"]
 _UNKNOWN: Kind = "unknown"
@@ -138,7 +138,7 @@ class ElectionLog:
                     reign.committed = max(reign.committed, mark)
             case PartitionChanged(partition=name, partition_epoch=epoch) as state:
                 self._states[name].setdefault(epoch, (event.time_ms, state))
-            case StoreChanged() as change if (stored := stored_change(change)) is not None:
+            case StoreChanged() as change if (stored := partition_changed(change)) is not None:
                 self._states[stored.partition].setdefault(stored.partition_epoch, (event.time_ms, stored))
             case RecoveryDecided(partition=name, leader_epoch=epoch) as decided:
                 self._decided[name, epoch] = decided
@@ -177,22 +177,6 @@ class ElectionLog:
         )
 
 
-def stored_change(change: StoreChanged) -> PartitionChanged | None:
-    """The state of a partition that the store of `v3` has taken, as an event of a controller with the node's version as
-    partition epoch; None for another node of the store, and for a partition that was removed.
-    """
-    if change.version < 0 or not change.path.endswith("/leaderAndISR"):
-        return None
-    state = stored_state(change.path, change.data.encode())
-    if state is None:
-        return None
-    topic, number = paths.locate(change.path)[1][:2]
-    name, isr, unclean = TopicPartition(topic, int(number)), state.isr, state.is_unclean_leader
-    return PartitionChanged(
-        name, state.leader, state.leader_epoch, change.version, (), isr, (), (), NO_LEADER, unclean, 0
-    )
-
-
 def kind_of(former: PartitionChanged, state: PartitionChanged, is_recovered: bool) -> Kind:
     """The kind of the election that has led from one state of a partition to the next."""
     if is_recovered:
@@ -222,7 +206,7 @@ def lost_by(lost: Iterable[LostRange], elections: Mapping[TopicPartition, Sequen
         LostBy(
             partition=name,
             acks=acks,
-            offsets=tuple((part.start, part.stop - 1) for part in joined(parts)),
+            offsets=tuple((first, stop - 1) for first, stop in merged((each.start, each.stop) for each in parts)),
             election=named.get((name, epoch)),
             is_certain=is_certain,
         )
@@ -270,17 +254,3 @@ def _extend(parts: list[range], offset: Offset) -> None:
         parts[-1] = range(parts[-1].start, offset + 1)
     else:
         parts.append(range(offset, offset + 1))
-
-
-def joined(parts: Iterable[range]) -> Iterator[range]:
-    """Ranges in order, those that touch each other as one."""
-    last = range(0)
-    for part in sorted(parts, key=lambda it: it.start):
-        if last and part.start <= last.stop:
-            last = range(last.start, max(last.stop, part.stop))
-            continue
-        if last:
-            yield last
-        last = part
-    if last:
-        yield last

@@ -18,9 +18,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from experiments.check.history import ACKS_OF, Ended, FinalPartition, Invoked, Operation, RecordRange, Seen
+from protocol.client.records import BY_DIGEST
 from protocol.ids import Epoch, Offset, TopicPartition
-
-BY_DIGEST = -(1 << 62)
 
 
 @dataclass(slots=True)

@@ -83,9 +83,7 @@ def require_whole(engine: AttachedEngine) -> None:
         state = rows[node].state.value if node in rows else "not there"
         if state != "running":
             raise InputError("--name", "", f"{node_name(node)}, which is {state}", "a cluster whose nodes all run")
-    for source, target in engine.cluster.links():
-        link = f"a disturbed link from {node_name(source)} to {node_name(target)}"
-        raise InputError("--name", "", link, "a cluster whose links are whole (isray net heal --all)")
+    engine.cluster.require_whole_links()
     if not engine.run_until(lambda: engine.unfenced().issuperset(engine.spec.broker_ids), WITHIN_MS):
         fenced = sorted(set(engine.spec.broker_ids) - engine.unfenced())
         raise InputError("--name", "", f"broker {fenced[0]}, which is not in service", "a cluster in service")

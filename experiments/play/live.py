@@ -29,7 +29,7 @@ from experiments.play.steps import EXPECTING, foreseen_error, joined, partition_
 from experiments.play.views import node_views, obstacle, stored_min_isr
 from experiments.play.world import RawStep, RefusedError, World
 from experiments.scenarios.clients import NoOutcomeError
-from experiments.scenarios.expectations import fields_of
+from experiments.scenarios.expectations import describe_partition
 from experiments.scenarios.load import Load, LoadStep
 from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.model import NodeStep, Scenario, Step
@@ -42,7 +42,7 @@ from protocol.ids import NO_LEADER, NodeId, TopicPartition, node_name
 from protocol.messages.commands import AdminCommand, AdminOutcome
 from protocol.messages.records import MetadataRecord
 from protocol.messages.topics import DescribeTopicRequest, DescribeTopicResponse
-from protocol.metadata.partition import LeaderRecoveryState
+from protocol.nodes.controller_log import partition_changed
 
 SHOWN_EVENTS, SHOWN_PARTITIONS = 1_200, 100
 LOOK_EVERY_MS = 200
@@ -257,21 +257,8 @@ class LiveWorld:
         return True
 
     def _partition(self, name: TopicPartition, view: ClusterView) -> dict[str, object]:
-        state = view.partitions[name]
-        replicas = {broker: self._engine.replica(broker, name) for broker in state.replicas}
-        leader, ends = replicas.get(state.leader), {}
-        for broker, replica in replicas.items():
-            if replica is not None and self._engine.is_running(broker):
-                ends[str(broker)] = replica.log_end_offset
-        return {
-            "topic": name.topic,
-            "partition": name.partition,
-            "name": str(name),
-            **fields_of(state),
-            "high_watermark": None if leader is None else leader.high_watermark,
-            "log_end_offsets": ends,
-            "min_isr": self._min_isr.get(name),
-        }
+        found = describe_partition(self._engine, name, view.partitions[name])
+        return found | {"name": str(name), "min_isr": self._min_isr.get(name)}
 
     def _describe(self, now_ms: int) -> None:
         """Asks for min ISR from time to time, and takes the answer when it is there."""
@@ -422,19 +409,5 @@ def _published(
     view: ClusterView | None, min_isr: Mapping[TopicPartition, int | None]
 ) -> dict[TopicPartition, PartitionChanged]:
     """The states of the partitions as trace events have them, before which no event was seen."""
-    return {
-        name: PartitionChanged(
-            name,
-            state.leader,
-            state.leader_epoch,
-            state.partition_epoch,
-            state.replicas,
-            state.isr,
-            state.elr,
-            state.last_known_elr,
-            state.last_known_leader,
-            state.leader_recovery_state is LeaderRecoveryState.RECOVERING,
-            min_isr.get(name) or 1,
-        )
-        for name, state in ({} if view is None else view.partitions).items()
-    }
+    states = {} if view is None else view.partitions
+    return {name: partition_changed(name, state, min_isr.get(name) or 1) for name, state in states.items()}

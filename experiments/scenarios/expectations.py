@@ -200,20 +200,24 @@ def describe_partitions(engine: Engine, clients: ScenarioClients) -> list[dict[s
     view = engine.published()
     if view is None:
         return []
-    result = []
-    for partition, state in sorted(view.partitions.items()):
-        replicas = {broker: engine.replica(broker, partition) for broker in state.replicas}
-        leader = replicas.get(state.leader)
-        result.append(
-            {
-                "topic": partition.topic,
-                "partition": partition.partition,
-                **fields_of(state),
-                "high_watermark": None if leader is None else leader.high_watermark,
-                "log_end_offsets": {
-                    str(broker): replica.log_end_offset for broker, replica in replicas.items() if replica is not None
-                },
-                **clients.losses(partition).document(),
-            }
-        )
-    return result
+    return [
+        describe_partition(engine, partition, state) | clients.losses(partition).document()
+        for partition, state in sorted(view.partitions.items())
+    ]
+
+
+def describe_partition(engine: Engine, partition: TopicPartition, state: PartitionState) -> dict[str, object]:
+    """A partition in this state with its high watermark, and the log end offsets of running brokers."""
+    replicas = {broker: engine.replica(broker, partition) for broker in state.replicas}
+    leader = replicas.get(state.leader)
+    return {
+        "topic": partition.topic,
+        "partition": partition.partition,
+        **fields_of(state),
+        "high_watermark": None if leader is None else leader.high_watermark,
+        "log_end_offsets": {
+            str(broker): replica.log_end_offset
+            for broker, replica in replicas.items()
+            if replica is not None and engine.is_running(broker)
+        },
+    }

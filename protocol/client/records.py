@@ -10,6 +10,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+BY_DIGEST = -(1 << 62)
+"""Names of sends from here downwards stand for the digest of a batch's payload, whose records carry no names."""
 _LENGTH = struct.Struct(">I")
 _HEAD = struct.Struct(">qi")
 MIN_RECORD_BYTES = _HEAD.size

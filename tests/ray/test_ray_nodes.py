@@ -149,7 +149,7 @@ def test_metrics_are_served_on_the_ports_of_the_ray_nodes(shared: RunningCluster
 
 
 def leave_and_join_the_isr(cluster: RunningCluster, follower: int) -> None:
-    """Cuts a follower off from the leader of `t` until the ISR has shrunk, and waits until it is whole again."""
+    """Cuts the link from the leader of `t` to a follower until the ISR lacks it, heals it, and waits until it joins."""
     cluster.cut(0, follower)
 
     def has_left() -> bool:

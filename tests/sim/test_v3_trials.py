@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from experiments.check.store_changes import partition_changed
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.estimator import choose
 from experiments.studies.design.model import DAY_MS, CellParameters
@@ -12,7 +13,6 @@ from experiments.studies.report.kafka import commands, configs
 from experiments.studies.theory.answers import model_of
 from experiments.studies.trace.kinds import Crash, Elected, HwRegression, Loss, Start, State, TrialResult
 from experiments.studies.trials.batch import trial_seed
-from experiments.studies.trials.observer import partition_changed
 from experiments.studies.trials.trial import run_trial
 from protocol.events.store import StoreChanged
 from protocol.ids import TopicPartition

@@ -12,12 +12,12 @@ from experiments.check.check_recording import check
 from experiments.check.cluster_recorder import RunningRecording, without
 from experiments.check.engine import CheckedEngine
 from experiments.check.history import RecordRange
-from experiments.check.names import BY_DIGEST
 from experiments.check.recording import HISTORY, METADATA, OPEN_MANIFEST, TRACE, Recording, expect_new
 from experiments.cli.recordings import lost_lines
 from experiments.engines.ray.tap import FinalLogs, RecordsRead, SendBegan, SendEnded
 from experiments.scenarios.runner import Runner, run_recorded
 from experiments.support.errors import InputError
+from protocol.client.records import BY_DIGEST
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CLIENT, TopicPartition
 from protocol.messages.commands import SentRange

@@ -47,8 +47,16 @@ from experiments.engines.ray.cluster_state import ClusterState, read_state
 from experiments.engines.ray.connection import CLIENT_WITHIN_S, ClusterAddress, joined
 from experiments.engines.ray.engine import PolledEngine
 from experiments.engines.ray.launch import config_of
-from experiments.engines.ray.node_commands import NodeAction, NodeAnswer, NodeCommand, NodeRow, NodeState, ask
+from experiments.engines.ray.node_commands import (
+    NodeAction,
+    NodeAnswer,
+    NodeCommand,
+    NodeRow,
+    NodeState,
+    SupervisorGoneError,
+)
 from experiments.engines.ray.session import uploaded_packages
+from experiments.engines.ray.supervision import by_socket
 from experiments.support.errors import InputError
 from protocol.events.base import Trace
 from protocol.events.host import IncarnationBegan
@@ -77,10 +85,9 @@ class ActionRefusedError(RuntimeError):
 def carry_out(state: ClusterState, command: NodeCommand) -> NodeAnswer:
     """The supervisor's answer to a command that was possible and succeeded; ActionRefusedError otherwise."""
     try:
-        answer = ask(state, command)
-    except OSError as error:
-        text = f"the supervisor of {state.options.name}, process {state.pid}: {error}"
-        raise ActionRefusedError(text, is_refused=False) from error
+        answer = by_socket(state)(command)
+    except SupervisorGoneError as error:
+        raise ActionRefusedError(str(error), is_refused=False) from error
     what = command.node or command.action.value
     if answer.allowed:
         raise ActionRefusedError(f"{command.action}: found {answer.found}; allowed: {answer.allowed}", is_refused=True)
@@ -194,6 +201,12 @@ class AttachedCluster:
         """The links that are not whole: the delay in milliseconds, None where the link is cut."""
         rows = carry_out(self.state, NodeCommand(action=NodeAction.LINKS)).links
         return {(self._known[row.source], self._known[row.target]): row.delay_ms for row in rows}
+
+    def require_whole_links(self) -> None:
+        """InputError where a link is cut or slow."""
+        for source, target in self.links():
+            link = f"a disturbed link from {node_name(source)} to {node_name(target)}"
+            raise InputError("--name", "", link, "a cluster whose links are whole (isray net heal --all)")
 
     def start(self, node: NodeId) -> None:
         self._act(NodeAction.START, node)

@@ -45,6 +45,9 @@ class RunningSoakCluster(SoakCluster):
         here, rows = socket.gethostname(), self._supervised.rows()
         self.pids = {node: row.pid for node, row in rows.items() if row.pid is not None and row.host == here}
 
+    def require_whole_links(self) -> None:
+        self._supervised.require_whole_links()
+
     def signal(self, node: NodeId, number: Signals) -> None:
         """As `SoakCluster.signal`; SIGKILL of a node that has ended meanwhile does nothing."""
         try:
@@ -114,8 +117,7 @@ def _require_whole(cluster: RunningSoakCluster) -> None:
     """InputError unless the cluster is whole."""
     if not cluster.engine.run_until(cluster.is_whole, WHOLE_WITHIN_MS):
         raise InputError("--name", "", "a cluster that is not whole", "all nodes in service (isray status)")
-    for source, target in cluster.engine.cluster.links():
-        raise InputError("--name", "", f"a disturbed link from {source} to {target}", "isray net heal --all before")
+    cluster.require_whole_links()
 
 
 WHOLE_WITHIN_MS = 15_000

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+
+from experiments.support.intervals import merged
 
 TASK_S = 4.0
 """The least time that a batch should take."""
@@ -86,7 +88,7 @@ class CellWork:
 
     def begin(self, done: Sequence[tuple[int, int]], values: Sequence[tuple[int, Values]] = ()) -> None:
         """Sets the complete parts, in order and disjoint; if sequential, the values of each by its first trial."""
-        self._done, self._values = _merged(done), list(values)
+        self._done, self._values = merged(done), list(values)
         self._open_round()
 
     def take(self, workers: int) -> tuple[int, int] | None:
@@ -104,7 +106,7 @@ class CellWork:
     def complete(self, first: int, stop: int, values: Values | None) -> None:
         """Records that an assigned part is complete; at the end of a round, the rule decides on the next."""
         self._under_way -= 1
-        self._done = _merged([*self._done, (first, stop)])
+        self._done = merged([*self._done, (first, stop)])
         if values is not None:
             self._values.append((first, values))
         if not self._gaps and not self._under_way and self.sequential:
@@ -144,17 +146,6 @@ def gaps(done: Sequence[tuple[int, int]], target: int) -> Iterator[tuple[int, in
         if covered < min(first, target):
             yield covered, min(first, target)
         covered = max(covered, stop)
-
-
-def _merged(parts: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The parts in order, neighbours joined."""
-    found: list[tuple[int, int]] = []
-    for first, stop in sorted(parts):
-        if found and first <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], stop)
-        else:
-            found.append((first, stop))
-    return found
 
 
 class Schedule:

@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
+from experiments.check.store_changes import partition_changed
 from experiments.engines.sim.cluster import SimCluster
 from experiments.studies.design.model import CellParameters
 from experiments.studies.design.placement import simulated_partitions
@@ -22,11 +23,9 @@ from protocol.events.base import Trace
 from protocol.events.broker import BecameLeader, HighWatermarkAdvanced
 from protocol.events.controller import PartitionChanged, RecoveryDecided
 from protocol.events.store import StoreChanged
-from protocol.ids import NO_LEADER, NodeId, TimeMs, TopicPartition
+from protocol.ids import NodeId, TimeMs, TopicPartition
 from protocol.log.replica_log import ReplicaLog
 from protocol.nodes.base_broker import BaseBroker
-from protocol.v3.store import paths
-from protocol.v3.store.records import stored_state
 
 _OBSERVED = frozenset((PartitionChanged, StoreChanged, BecameLeader, HighWatermarkAdvanced, RecoveryDecided))
 Lineage = list[tuple[int, int]]
@@ -196,28 +195,3 @@ def shared_end(before: Lineage | None, lineage: Lineage, log_end: int) -> int:
             return min(end, ends_before[epoch])
         end = start
     return 0
-
-
-def partition_changed(trace: StoreChanged) -> PartitionChanged | None:
-    """The change of a partition that `trace` reports; None if it reports another one. A store that publishes an ISR
-    does not say the min ISR, which is 0."""
-    root, names = paths.locate(trace.path) if trace.path.startswith(f"{paths.TOPICS}/") else ("", ())
-    is_deletion = trace.version == -1
-    if is_deletion or root != paths.TOPICS or names[2:] != (paths.LEADER_AND_ISR,):
-        return None
-    state = stored_state(trace.path, trace.data.encode())
-    if state is None:
-        return None
-    return PartitionChanged(
-        TopicPartition(names[0], paths.number(paths.TOPICS, names[1])),
-        leader=state.leader,
-        leader_epoch=state.leader_epoch,
-        partition_epoch=trace.version,
-        replicas=(),
-        isr=state.isr,
-        elr=(),
-        last_known_elr=(),
-        last_known_leader=NO_LEADER,
-        recovering=state.is_unclean_leader,
-        min_isr=0,
-    )

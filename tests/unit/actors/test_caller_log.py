@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import count
 
 from actors.caller_log import (
-    BY_DIGEST,
     CallerLog,
     RecordsRead,
     SendBegan,
@@ -16,7 +15,7 @@ from actors.caller_log import (
     send_number,
 )
 from actors.caller_log import first_command as first_of
-from protocol.client.records import join, record
+from protocol.client.records import BY_DIGEST, join, record
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CLIENT, TopicPartition
 from protocol.messages.batch import RecordBatch

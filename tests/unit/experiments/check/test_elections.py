@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.check.elections import Election, ElectionLog, cause_of, joined, kind_of, lost_by, lost_so_far
+from experiments.check.elections import Election, ElectionLog, cause_of, kind_of, lost_by, lost_so_far
 from experiments.check.history import Ended, Invoked
 from experiments.check.losses import LostRange
 from experiments.engines.port import TraceEvent
@@ -144,7 +144,3 @@ def test_losses_so_far_are_those_that_elections_show() -> None:
 
     assert found.lost == {"all": 3}, "offset 5 of send 1 and both records of send 2; send 3 came after the election"
     assert [(part.first, part.size, part.at_ms) for part in found.ranges] == [(5, 1, 22), (6, 2, 23)]
-
-
-def test_ranges_that_touch_are_joined() -> None:
-    assert list(joined([range(5, 7), range(0, 2), range(2, 3), range(6, 9)])) == [range(0, 3), range(5, 9)]

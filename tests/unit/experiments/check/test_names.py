@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from experiments.check.history import Ended, FinalPartition, Invoked, Operation, RecordRange, Seen, judge_and_count
-from experiments.check.names import BY_DIGEST, Names
+from experiments.check.names import Names
+from protocol.client.records import BY_DIGEST
 from protocol.ids import TopicPartition
 
 T0 = TopicPartition("t", 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.engines.ray import attached
+from experiments.engines.ray import attached, supervision
 from experiments.engines.ray.attached import ActionRefusedError, AttachedCluster
 from experiments.engines.ray.cluster_state import ClusterOptions, ClusterState
 from experiments.engines.ray.node_commands import LinkRow, NodeAction, NodeAnswer, NodeCommand, NodeRow, NodeState
@@ -47,7 +47,7 @@ def supervised(monkeypatch: pytest.MonkeyPatch) -> Supervised:
     def no_actor(name: str, namespace: str) -> object:
         raise ValueError(name)
 
-    monkeypatch.setattr(attached, "ask", made.ask)
+    monkeypatch.setattr(supervision, "ask", made.ask)
     monkeypatch.setattr(attached, "read_state", lambda name: made.state)
     monkeypatch.setattr(ClusterState, "is_running", True)
     monkeypatch.setattr(attached.ray, "get_actor", no_actor)
