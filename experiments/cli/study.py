@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -87,19 +88,36 @@ def run_study(
     from experiments.studies.sweeps.storage import store_at
 
     spark = SparkOptions(spark_master, name_values("--spark-conf", spark_conf, "spark."))
-    with _failures(), progress("isray study") as shown, beside(spark) as started:
-        _sweep(file, out, engine, trials, address, shown, started.begin)
-        cells = analyze(out, shown, spark, started)
-        with local_copy(out, shown, traces=False) as folder:
-            shown.show("report")
-            from experiments.studies.report.render import write_report
+    with _failures(), beside(spark) as started:
+        with progress("isray study") as shown:
+            _sweep(file, out, engine, trials, address, shown, started.begin)
+            write_report = _report_writer()
+            cells = analyze(out, shown, spark, started)
+            with local_copy(out, shown, traces=False) as folder:
+                shown.show("report")
+                write_report.result()(folder, out)
+                documents, study = json.loads((folder / CELLS).read_bytes()), read_record(folder).study
+        report = store_at(out).place("report.html")
+        found = summary(study, cells)
+        document = {"out": out, "report": report, "headline": found.headline, "cells": documents}
+        print_result(as_json, document, _print_table, study, cells, found, out, report)
 
-            write_report(folder, out)
-            documents, study = json.loads((folder / CELLS).read_bytes()), read_record(folder).study
-    report = store_at(out).place("report.html")
-    found = summary(study, cells)
-    document = {"out": out, "report": report, "headline": found.headline, "cells": documents}
-    print_result(as_json, document, _print_table, study, cells, found, out, report)
+
+def _report_writer() -> Future[Callable[[Path, str], object]]:
+    """`write_report`, which a thread imports and prepares, while Spark is at work."""
+
+    def prepare() -> Callable[[Path, str], object]:
+        from experiments.studies.report.charts.library import warm_up
+        from experiments.studies.report.render import write_report
+
+        warm_up()
+        return write_report
+
+    thread = ThreadPoolExecutor(1)
+    try:
+        return thread.submit(prepare)
+    finally:
+        thread.shutdown(wait=False)
 
 
 @app.register("sweep", _RUN.format("sweep"))
@@ -117,19 +135,20 @@ def analyze_study(
     folder: Folder, spark_master: Master = LOCAL_MASTER, spark_conf: Conf = None, as_json: Json = False
 ) -> None:
     """Turn the traces of a sweep into numbers with intervals: silver/, gold/, gold/cells.json."""
-    from experiments.studies.pipeline.analysis import analyze
+    from experiments.studies.pipeline.analysis import analyze, beside
     from experiments.studies.report.summary import summary
     from experiments.studies.sweeps.output import read_record
     from experiments.studies.sweeps.staging import CELLS, local_copy
 
     spark = SparkOptions(spark_master, name_values("--spark-conf", spark_conf, "spark."))
-    with _failures(), progress("isray study") as shown:
-        cells = analyze(folder, shown, spark)
-        with local_copy(folder, traces=False) as local:
-            documents, study = json.loads((local / CELLS).read_bytes()), read_record(local).study
-    found = summary(study, cells)
-    document = {"out": folder, "headline": found.headline, "cells": documents}
-    print_result(as_json, document, _print_table, study, cells, found, folder)
+    with _failures(), beside(spark) as started:
+        with progress("isray study") as shown:
+            cells = analyze(folder, shown, spark, started)
+            with local_copy(folder, traces=False) as local:
+                documents, study = json.loads((local / CELLS).read_bytes()), read_record(local).study
+        found = summary(study, cells)
+        document = {"out": folder, "headline": found.headline, "cells": documents}
+        print_result(as_json, document, _print_table, study, cells, found, folder)
 
 
 @app.register("report", "isray study report out/last-replica-standing")
@@ -211,6 +230,7 @@ def _sweep(
 ) -> int:
     from experiments.studies.design.loader import load_study
     from experiments.studies.failures.words import remarks
+    from experiments.studies.sweeps.local import is_promising
     from experiments.studies.sweeps.nodes import WorkersLost
     from experiments.studies.sweeps.storage import StorageFailed
     from experiments.studies.sweeps.sweep import sweep
@@ -219,6 +239,8 @@ def _sweep(
     study = load_study(file_or_shipped(file, STUDIES, "a study file"), trials, engine)
     for line in remarks(cell.parameters for cell in study.cells):
         shown.note(line)
+    if is_promising(study, address):
+        when_little()
     try:
         return sweep(study, out, run_cell_trial, address, shown, when_little)
     except KeyboardInterrupt:

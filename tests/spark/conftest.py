@@ -13,12 +13,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from experiments.studies.pipeline import analysis
-from experiments.studies.pipeline.__main__ import carry_out
 from experiments.studies.pipeline.failures import PipelineFailed
 from experiments.studies.pipeline.java import java_home
 from experiments.studies.pipeline.options import SparkOptions
 from experiments.studies.pipeline.session import spark_session
-from experiments.studies.pipeline.spark import LossesDisagree
+from experiments.studies.pipeline.spark import LossesDisagree, carry_out
 from experiments.support.errors import InputError
 from experiments.support.progress import Progress
 
@@ -35,7 +34,7 @@ def in_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def run(work: Mapping[str, object], options: SparkOptions, progress: Progress, started: analysis.Beside) -> None:
         try:
-            carry_out(spark, work)
+            carry_out(lambda: spark, work)
         except (InputError, LossesDisagree) as error:
             raise PipelineFailed(str(error)) from error
 

@@ -22,13 +22,12 @@ from experiments.studies.design.study import StudyPlan
 from experiments.studies.pipeline import manifest
 from experiments.studies.pipeline import spark as pipeline
 from experiments.studies.pipeline.schemas import GOLD, SILVER, ddl, digests
-from experiments.studies.pipeline.session import spark_path
 from experiments.studies.pipeline.spark import LossesDisagree, Work, analyse, disagreements
 from experiments.studies.pipeline.tables import readme
 from experiments.studies.report.render import write_report
 from experiments.studies.sweeps.batches import batch_name
 from experiments.studies.sweeps.output import read_record
-from experiments.studies.sweeps.storage import Folder
+from experiments.studies.sweeps.storage import Folder, spark_path
 from experiments.studies.sweeps.sweep import complete_batches
 from experiments.studies.trace.kinds import TrialResult
 from experiments.studies.trace.metrics import FRACTIONS, METRICS, RATES
@@ -47,7 +46,7 @@ def analysed(spark: SparkSession, out: Path) -> Path:
     """Runs the pipeline on a complete sweep."""
     record = read_record(out)
     batches, targets = complete_batches(record, out)
-    analyse(spark, Work(Folder(out), spark_path(Folder(out)), record, batches, targets))
+    analyse(lambda: spark, Work(Folder(out), spark_path(Folder(out)), record, batches, targets))
     return out
 
 

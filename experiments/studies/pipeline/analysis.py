@@ -2,7 +2,8 @@
 
 Spark runs in another process, which ends with this command and keeps its JVM, settings and output apart. It starts
 after Ray has ended, since two cores cannot feed both; or beside a sweep that one core completes in seconds. Its reports
-come on standard output (`options.py`); its standard error goes to a log, the end of which is shown if it fails.
+come on standard output (`options.py`); its standard error goes to a log, the end of which is shown if it fails. When it
+has reported that all is written, the command goes on, and waits at its end for that of the process.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TextIO
@@ -51,6 +53,9 @@ def analyze(
     InputError if `out` holds no sweep or no trial of a cell, there is no Java, or no master answers; PipelineFailed if
     Spark fails, or no trial of a cell can be read.
     """
+    if started is None:
+        with beside(spark) as begun:
+            return analyze(out, progress, spark, begun)
     check_master(spark.master)
     with local_copy(out, progress) if spark.is_local else nullcontext(out) as place:
         record = read_record(place)
@@ -58,7 +63,7 @@ def analyze(
             progress.show("finding the batches")
             work = work_of(record, place, spark)
             progress.show("starting Spark")
-            run_pipeline(work, spark, progress, started or Beside(spark))
+            run_pipeline(work, spark, progress, started)
         with local_copy(place, traces=False) as folder:
             return read_cells(folder, record.study.cells, metrics_of(record.study))
 
@@ -108,7 +113,7 @@ class SparkProcess:
 
     def __init__(self, session: Mapping[str, object]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="isray-", ignore_cleanup_errors=True)
-        self.session, folder = session, Path(self._folder.name)
+        self.session, folder, self.is_done = session, Path(self._folder.name), False
         asked, self.log = folder / "session.json", folder / "log"
         asked.write_text(json.dumps(session), encoding="utf-8")
         paths = [str(PACKAGES_FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -125,15 +130,33 @@ class SparkProcess:
             )
 
     def carry_out(self, work: Mapping[str, object], progress: Progress) -> str | None:
-        """Has the process do its work and end; returns why it refused, if it did."""
+        """Has the process do its work, until all is written (`is_done`) or it has ended; returns why it refused, if it
+        did."""
         assert self.process.stdin is not None
-        assert self.process.stdout is not None
         with suppress(BrokenPipeError), self.process.stdin as asked:  # its log says why it has ended
             asked.write(json.dumps(work) + "\n")
-        with self.process.stdout as lines, self.log.open("a") as log:
-            refusal = show_output(lines, progress, log)
-        self.process.wait()
+        refusal = self._show(progress)
+        if not self.is_done:
+            self.process.wait()
         return refusal
+
+    def finish(self, progress: Progress) -> None:
+        """Waits for the end of a process whose work is done."""
+        self._show(progress)
+        self.process.wait()
+
+    def _show(self, progress: Progress) -> str | None:
+        with self.log.open("a") as log:
+            return show_output(self._reports(), progress, log)
+
+    def _reports(self) -> Iterator[str]:
+        """The lines of the process, up to the one that says that its work is done."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if reported(line)[0] == "done":
+                self.is_done = True
+                return
+            yield line
 
     def end(self) -> None:
         """Terminates the process if it runs, and kills it if it does not end within `EXIT_S`."""
@@ -151,37 +174,59 @@ class SparkProcess:
 
 
 class Beside:
-    """A Spark process that starts beside a little sweep which is about to end, so that its analysis need not wait for
-    the JVM. Only of a Spark on this machine: a master's executors are not kept waiting."""
+    """A Spark process that starts beside a little sweep, so that its analysis need not wait for the JVM; and which ends
+    beside what the command does with the numbers. Only a Spark on this machine starts early: a master's executors are
+    not kept waiting."""
 
     def __init__(self, spark: SparkOptions) -> None:
-        self._spark = spark
-        self._process: SparkProcess | None = None
+        self._spark, self._thread = spark, ThreadPoolExecutor(1)
+        self._coming: Future[SparkProcess] | None = None
+        self._done: tuple[SparkProcess, Progress] | None = None
 
     def begin(self) -> None:
-        """Starts the process. Without a Java it does not; the analysis gives the reason."""
-        if self._spark.is_local:
-            with suppress(InputError):
-                self._process = SparkProcess(session_of(self._spark, little=True))
+        """Starts the process, unless it has been started. Without a Java there is none; the analysis gives the
+        reason."""
+        if self._spark.is_local and self._coming is None:
+            self._coming = self._thread.submit(lambda: SparkProcess(session_of(self._spark, little=True)))
 
     def take(self, session: Mapping[str, object]) -> SparkProcess:
         """The process if it has such a session, otherwise one that starts now."""
-        found, self._process = self._process, None
+        found = self._begun()
         if found is not None and found.session == session:
             return found
         if found is not None:
             found.end()
         return SparkProcess(session)
 
+    def leave(self, process: SparkProcess, progress: Progress) -> None:
+        """Has the end of the block wait for the process, whose work is done."""
+        self._done = process, progress
+
     def end(self) -> None:
-        """Ends a process that was not taken."""
-        if self._process is not None:
-            self._process.end()
+        """Ends a process that was not taken, and waits for the one that was. It may write an archive of classes: an
+        interrupt ends that, and is no failure."""
+        process, done = self._begun(), self._done
+        self._thread.shutdown()
+        if process is not None:
+            process.end()
+        if done is not None:
+            try:
+                done[0].finish(done[1])
+            except KeyboardInterrupt:
+                done[1].note("interrupted; all results are written")
+            finally:
+                done[0].end()
+
+    def _begun(self) -> SparkProcess | None:
+        coming, self._coming = self._coming, None
+        with suppress(InputError):
+            return None if coming is None else coming.result()
+        return None
 
 
 @contextmanager
 def beside(spark: SparkOptions) -> Iterator[Beside]:
-    """For a sweep and its analysis, within the block."""
+    """For a sweep, its analysis, and what is done with the numbers, within the block."""
     found = Beside(spark)
     with orderly_signals():
         try:
@@ -198,7 +243,10 @@ def run_pipeline(work: Mapping[str, object], spark: SparkOptions, progress: Prog
             refusal = running.carry_out(work, progress)
             shown = running.log.read_text(encoding="utf-8", errors="replace").splitlines()
         finally:
-            running.end()
+            if running.is_done:
+                started.leave(running, progress)
+            else:
+                running.end()
     if running.process.returncode:
         raise PipelineFailed(refusal) if refusal else reason(shown, str(work["out"]), spark)
 

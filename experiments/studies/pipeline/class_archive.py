@@ -24,9 +24,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.support.atomic import write_bytes
+from experiments.support.cache import cache_folder
 
 OWN_OPTIONS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 """Variables of the environment that give every JVM options."""
+VERSION = 2
+"""Of the queries whose classes an archive has; one more when others make most of an analysis."""
 ROOM_BYTES = 2 * 2**30
 """Free space that the disks need before an archive of about 200 MB is written."""
 QUIET = "-Xlog:disable -Xlog:all=error:stderr"
@@ -74,15 +77,10 @@ def class_archive(java_home: Path, jars: Path, folder: Path, environ: Mapping[st
     return ClassArchive(f'"-XX:ArchiveClassesAtExit={written}" {QUIET}', written, kept)
 
 
-def cache_folder(environ: Mapping[str, str]) -> Path:
-    """Where archives are kept."""
-    given = environ.get("XDG_CACHE_HOME")
-    return (Path(given) if given else Path.home() / ".cache") / "isray"
-
-
 def digest_of(release: bytes, jars: Iterable[Path]) -> str:
-    """Of what an archive belongs to: the Java, by the content of its `release` file, and the jars."""
-    found = hashlib.sha256(release)
+    """Of what an archive belongs to: the queries of the pipeline, the Java, by the content of its `release` file, and
+    the jars."""
+    found = hashlib.sha256(b"%d\n" % VERSION + release)
     for jar in sorted(jars):
         status = jar.stat()
         found.update(f"{jar} {status.st_size} {status.st_mtime_ns}\n".encode())

@@ -23,9 +23,10 @@ class SparkOptions:
 
 
 LOCAL = SparkOptions()
-Report = Literal["stage", "note", "refused"]
-"""A stage begins; what the user should know; why the analysis cannot be done."""
+Report = Literal["stage", "note", "refused", "done"]
+"""A stage begins; what the user should know; why the analysis cannot be done; silver and gold are written."""
 READING, SILVER_STAGE, GOLD = "checking the batches", "silver: intervals, outages, losses", "gold: trials, cells"
+STARTING = "starting Spark"
 
 
 def report(kind: Report, text: str) -> None:

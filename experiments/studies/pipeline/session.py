@@ -11,10 +11,12 @@ waits in silence, as another application may end or a worker may join. The wait 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +28,6 @@ from pyspark.sql import SparkSession
 from experiments.studies.pipeline.class_archive import PLAIN, class_archive
 from experiments.studies.pipeline.java import FRUGAL
 from experiments.studies.pipeline.options import LOCAL, SparkOptions, report
-from experiments.studies.sweeps.storage import Folder, ObjectStore, Store
 from experiments.support.build import PACKAGES_FOLDER
 from experiments.support.declared import declared
 
@@ -36,6 +37,10 @@ LITTLE_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:MetaspaceSize=256m -XX:NewSize=200
 classes."""
 JVM_EXIT_S = 60
 ARCHIVE_S = 300
+ARCHIVING = (
+    "all results are written; Spark's JVM archives its classes, once (half a minute on two free cores): it starts "
+    "sooner from then on, and Ctrl-C leaves the archive out"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +78,34 @@ def spark_session(java_home: Path, options: SparkOptions = LOCAL, *, little: boo
                 SparkContext._gateway = SparkContext._jvm = None
                 gateway.proc.stdin.close()
                 if archive.written is not None:
-                    report("note", "Spark's JVM archives its classes, once; it starts sooner from now on")
-                gateway.proc.wait(ARCHIVE_S if archive.written is not None else JVM_EXIT_S)
+                    report("note", ARCHIVING)
+                _wait(gateway.proc, ARCHIVE_S if archive.written is not None else JVM_EXIT_S)
                 archive.keep()
 
 
-def spark_path(store: Store) -> str:
-    """The root of a store as Spark and Hadoop name it: Hadoop's S3 is `s3a://`."""
-    if isinstance(store, Folder):
-        return f"file://{store.root.resolve()}"
-    assert isinstance(store, ObjectStore)
-    return store.url.replace("s3://", "s3a://", 1)
+@contextmanager
+def starting_session(
+    java_home: Path, options: SparkOptions = LOCAL, *, little: bool = False
+) -> Iterator[Callable[[], SparkSession]]:
+    """As `spark_session`, which starts in a thread: a function that waits for it."""
+    session = spark_session(java_home, options, little=little)
+    with ThreadPoolExecutor(1) as thread:
+        started = thread.submit(session.__enter__)
+        try:
+            yield started.result
+        finally:
+            if started.exception() is None:
+                session.__exit__(None, None, None)
+
+
+def _wait(jvm: subprocess.Popen[bytes], timeout_s: float) -> None:
+    """Waits for the end of the JVM, which an error or an interrupt makes a sudden one."""
+    try:
+        jvm.wait(timeout_s)
+    except BaseException:
+        jvm.kill()
+        jvm.wait()
+        raise
 
 
 def _start(folder: Path, options: SparkOptions, little: bool, archive: str) -> SparkSession:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import reduce
 from typing import Any, TypeVar
 
@@ -21,27 +22,23 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from experiments.studies.design.estimator import choose
 from experiments.studies.design.study import metrics_of
 from experiments.studies.estimation import why
 from experiments.studies.estimation.clusters import cluster_document
 from experiments.studies.estimation.controlled import controlled, total_of
 from experiments.studies.estimation.estimates import CellSums, FailoverTimes, estimate_cells
-from experiments.studies.estimation.growth import Reweighting
 from experiments.studies.estimation.moments import Sums
 from experiments.studies.estimation.pairs import Products
-from experiments.studies.estimation.times import CATCH_UP, FAILOVER, KINDS, RECOVERED, Quantiles, measured_document
-from experiments.studies.pipeline import gold, manifest
+from experiments.studies.estimation.times import FAILOVER, KINDS, Quantiles, measured_document
+from experiments.studies.pipeline import gold, manifest, queries
 from experiments.studies.pipeline.bronze import Checked, Writer, check_batches, listed, run_folder, write_tables
-from experiments.studies.pipeline.controls import control_sums, controlled_trials
-from experiments.studies.pipeline.growth import TABLE as HARMS
 from experiments.studies.pipeline.growth import reweighting_of
-from experiments.studies.pipeline.options import GOLD, READING, SILVER_STAGE, report
-from experiments.studies.pipeline.schemas import ddl, digests
-from experiments.studies.pipeline.tables import NAMES, tables_of
+from experiments.studies.pipeline.options import GOLD, READING, SILVER_STAGE, STARTING, report
+from experiments.studies.pipeline.queries import Asked, Summed, Tables
+from experiments.studies.pipeline.tables import NAMES, readme, tables_of
 from experiments.studies.sweeps.batches import parquet, trace_bytes
-from experiments.studies.sweeps.output import StudyRecord
-from experiments.studies.sweeps.storage import Folder, ObjectStore, Store
+from experiments.studies.sweeps.output import README, StudyRecord, read_record
+from experiments.studies.sweeps.storage import Folder, ObjectStore, Store, spark_path, store_at
 from experiments.studies.trials.batch import Batch, trial_seed
 from experiments.support.atomic import replaced_folder
 from experiments.support.errors import InputError
@@ -51,8 +48,6 @@ HERE_BYTES = 4 * 2**20
 its tasks need a second or two for the start of their own processes."""
 ROWS_PER_TASK = 5_000_000
 """So many rows of trace add a partition to the exchanges of gold. Adaptive execution joins those that get little."""
-AT_ONCE = 6
-"""Up to so many cells, the products of all pairs are one query: each query takes its planning."""
 NONE = FailoverTimes(None, None, None)
 
 
@@ -62,13 +57,15 @@ class LossesDisagree(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The study in `store`, which Spark finds below `root`; its batches, and the trials that each cell rests on."""
+    """The study in `store`, which Spark finds below `root`; its batches, and the trials that each cell rests on.
+    `is_local`: whether Spark's tasks run on this machine."""
 
     store: Store
     root: str
     record: StudyRecord
     batches: Sequence[Batch]
     targets: Sequence[int]
+    is_local: bool = True
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -79,20 +76,33 @@ class Work:
         """The bytes of the traces of batches in a folder; infinite in an object store, where they are not looked up."""
         return trace_bytes(self.store, batches) if isinstance(self.store, Folder) else math.inf
 
+    def is_here(self, batches: Sequence[Batch]) -> bool:
+        """Whether these are so little data that this process makes silver of them."""
+        return self.is_local and self.size(batches) < HERE_BYTES
+
     def seed_of(self, cell: int, trial: int) -> int:
         """The seed of a trial."""
         study = self.record.study
         return trial_seed(study.seed, trial, None if study.pairing else study.cells[cell].parameters)
 
 
-def analyse(spark: SparkSession, work: Work) -> None:
-    """Trace to silver to gold."""
+def carry_out(session: Callable[[], SparkSession], asked: Mapping[str, Any], *, is_local: bool = True) -> None:
+    """Writes silver, gold and the README of the directory `out`; `asked` as `analysis.work_of` has it. Raises
+    InputError if no trial of a cell can be read, LossesDisagree."""
+    store, record = store_at(asked["out"]), read_record(asked["out"])
+    batches = [Batch(*batch) for batch in asked["batches"]]
+    analyse(session, Work(store, spark_path(store), record, batches, asked["targets"], is_local))
+    store.write(README, readme(record).encode())
+
+
+def analyse(session: Callable[[], SparkSession], work: Work) -> None:
+    """Trace to silver to gold. `session` waits for Spark, which little data needs for gold only."""
     found = manifest.usable(manifest.read_manifest(work.store), work.batches)
     manifest.remove_unlisted(work.store, found, NAMES)
     report("stage", READING)
     new = [batch for batch in work.batches if batch not in found.batches]
-    here = work.size(new) < HERE_BYTES and (spark.sparkContext.master or "").startswith("local")
-    checked = check_batches(None if here else spark, work.store, new)
+    here = work.is_here(new)
+    checked = check_batches(None if here else session(), work.store, new)
     bad = [each for each in checked if each.reason is not None]
     for each in bad:
         report("note", f"{each.file}: quarantined, {each.reason}")
@@ -100,15 +110,39 @@ def analyse(spark: SparkSession, work: Work) -> None:
     _require_trials(work, {*found.batches, *(each.batch for each in good)})
     report("stage", SILVER_STAGE)
     if good:
-        _add_run(spark, work, found.next_run, good, here=here)
-        run = manifest.AnalysisRun(tuple(each.batch for each in good), sum(each.size for each in good))
-        found = _listed(work, manifest.Manifest({**found.runs, found.next_run: run}))
-    small, one = manifest.compacted(found)
-    if small:
-        _compact(spark, work, small, one)
-        found = _listed(work, one)
-    report("stage", GOLD)
-    _write_gold(spark, work, list(found.runs), bad)
+        _add_run(None if here else session(), work, found.next_run, good)
+    little = work.is_here(work.batches)
+    tables = Tables(session, work.store, work.root, work.record, work.targets, little)
+    with _threads(queries.THREADS if little else 1) as threads:
+        if little:
+            report("stage", STARTING)
+            for name, value in queries.ONE_PARTITION.items():
+                session().conf.set(name, value)
+            report("stage", GOLD)
+        runs = [*found.runs, found.next_run] if good else [*found.runs]
+        asked = queries.ask(threads, tables, runs, work.metrics) if little else None
+        if good:
+            threads.submit(_check_losses, replace(tables, here=here), found.next_run).result()
+            run = manifest.AnalysisRun(tuple(each.batch for each in good), sum(each.size for each in good))
+            found = _listed(work, manifest.Manifest({**found.runs, found.next_run: run}))
+        small, one = manifest.compacted(found)
+        if small:
+            _compact(session(), work, small, one)
+            found = _listed(work, one)
+        if asked is None:
+            report("stage", GOLD)
+            asked = queries.ask(threads, tables, list(found.runs), work.metrics)
+        _write_gold(work, asked, bad)
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads for queries. After an error none begins; those that run end with the session."""
+    found = ThreadPoolExecutor(count)
+    try:
+        yield found
+    finally:
+        found.shutdown(wait=False, cancel_futures=True)
 
 
 def _listed(work: Work, found: manifest.Manifest) -> manifest.Manifest:
@@ -138,34 +172,30 @@ def _require_trials(work: Work, good: set[Batch]) -> None:
             raise InputError(work.store.place(), f"cell {index}", "no trial that can be read", allowed)
 
 
-def _add_run(spark: SparkSession, work: Work, run: int, good: Sequence[Checked], *, here: bool) -> None:
-    """Writes the run's folders of silver."""
-    tasks = sum(each.rows for each in good) // ROWS_PER_TASK
-    if tasks > int(str(spark.conf.get("spark.sql.shuffle.partitions"))):
-        spark.conf.set("spark.sql.shuffle.partitions", tasks)
-    files = max(spark.sparkContext.defaultParallelism, sum(each.size for each in good) // manifest.FILE_BYTES)
+def _add_run(spark: SparkSession | None, work: Work, run: int, good: Sequence[Checked]) -> None:
+    """Writes the run's folders of silver, in Spark's tasks; in this process without Spark."""
     cells = dict(zip(work.record.cells, (cell.parameters for cell in work.record.study.cells), strict=True))
     batches = listed([each.batch for each in good], cells)
     clusters = {digest: parameters.cluster for digest, parameters in cells.items()}
     makers = {name: table.rows for name, table in tables_of(work.record).items()}
     writer = Writer(work.store, run, makers, clusters)
-    names = writer.write(batches) if here else write_tables(spark, files, batches, writer)
+    if spark is None:
+        names = writer.write(batches)
+    else:
+        tasks = sum(each.rows for each in good) // ROWS_PER_TASK
+        if tasks > int(str(spark.conf.get("spark.sql.shuffle.partitions"))):
+            spark.conf.set("spark.sql.shuffle.partitions", tasks)
+        files = max(spark.sparkContext.defaultParallelism, sum(each.size for each in good) // manifest.FILE_BYTES)
+        names = write_tables(spark, files, batches, writer)
     for folder in (run_folder(table, run) for table in makers):
         for name in work.store.names(folder):
             if f"{folder}/{name}" not in names:  # left by an attempt of a task that was killed
                 work.store.remove(f"{folder}/{name}")
-    _check_losses(spark, work, run)
 
 
-def _stored(spark: SparkSession, work: Work, name: str, runs: Sequence[int]) -> DataFrame:
-    """These runs of a table of silver."""
-    columns = tables_of(work.record)[name].columns
-    return spark.read.schema(ddl(digests(columns))).parquet(*(f"{work.root}/{run_folder(name, run)}" for run in runs))
-
-
-def _check_losses(spark: SparkSession, work: Work, run: int) -> None:
+def _check_losses(tables: Tables, run: int) -> None:
     """Raises LossesDisagree if the simulator counted other losses in a trial of the run than its records show."""
-    found = disagreements(*(_stored(spark, work, name, [run]) for name in ("records", "cuts", "counts")))
+    found = disagreements(*(tables.stored(name, [run]) for name in ("records", "cuts", "counts")))
     for row in found.orderBy("cell", "trial", "partition").limit(1).collect():
         raise LossesDisagree(
             f"trial {row['trial']} of cell {row['cell']}, partition {row['partition']}: the simulator counted "
@@ -173,60 +203,44 @@ def _check_losses(spark: SparkSession, work: Work, run: int) -> None:
         )
 
 
-def _silver(spark: SparkSession, work: Work, name: str, runs: Sequence[int]) -> DataFrame:
-    """All runs of a table of silver, with the indexes of cells, without cells and trials that the study lacks."""
-    stored = _stored(spark, work, name, runs)
-    cells, targets = (
-        f"map({', '.join(f'{digest!r}, {number}' for digest, number in zip(work.record.cells, numbers, strict=True))})"
-        for numbers in (range(len(work.record.cells)), work.targets)
-    )
-    needed = stored.where(f"trial < try_element_at({targets}, cell)")
-    return needed.selectExpr(f"element_at({cells}, cell) AS cell", *(f"`{name}`" for name in stored.columns[1:]))
-
-
-def _write_gold(spark: SparkSession, work: Work, runs: Sequence[int], bad: Sequence[Checked]) -> None:
+def _write_gold(work: Work, asked: Asked, bad: Sequence[Checked]) -> None:
     """Writes `gold/`, `cells.json` last."""
-    study, per_trial = work.record.study, _silver(spark, work, "trials", runs)
-    times = _times(spark, work, runs).cache()
-    placed = gold.places(times).cache()
+    study, summed = work.record.study, asked.summed.result()
     with _gold_folder(work) as store:
-        with_controls = [choose(cell.parameters, study.functions is not None).estimator for cell in study.cells]
-        folds = control_sums(per_trial) if "multifidelity" in with_controls else {}
-        per_trial = controlled_trials(per_trial, folds)
         by_cell = defaultdict[int, list[dict[str, Any]]](list)
-        for row in _write_table(store, gold.per_cell(per_trial, work.metrics).toArrow(), "cells"):
+        for row in _write_table(store, summed.cells, "cells"):
             by_cell[row["cell"]].append(row)
-        _write_table(store, gold.distributions(placed).toArrow(), "distributions")
-        found_times = gold.quantiles(times, placed)
+        timed = asked.timed.result()
+        _write_table(store, timed.distributions, "distributions")
         cells = []
         for cell, (row, *others) in sorted(by_cell.items()):
             sums = {each["metric"]: _read(each, Sums) for each in (row, *others)}
-            failovers, changes = found_times.get((cell, FAILOVER), NONE), row["states"] / row["partitions"]
-            controls = {metric: total_of(each) for (index, metric), each in folds.items() if index == cell}
+            failovers, changes = timed.quantiles.get((cell, FAILOVER), NONE), row["states"] / row["partitions"]
+            controls = {metric: total_of(each) for (index, metric), each in summed.folds.items() if index == cell}
             sums |= {metric: controlled(sums[metric], each) for metric, each in controls.items()}
             cells.append(CellSums(row["trials"], row["years"], sums, failovers, changes, controls))
 
-        products_with = _ProductsWith(store, per_trial, work)
-        estimates = estimate_cells(work.record.study, cells, products_with, _reweighting(spark, work, runs))
+        reweighting = () if asked.harms is None else reweighting_of(study, asked.harms.result())
+        estimates = estimate_cells(study, cells, _ProductsWith(store, summed, work), reweighting)
         observed = defaultdict[int, dict[str, Quantiles]](dict)
-        measured = gold.measured_quantiles(_silver(spark, work, "measured", runs))
-        for row in _write_table(store, measured.toArrow(), "measured"):
+        for row in _write_table(store, asked.measured.result(), "measured"):
             observed[row["cell"]][row["kind"]] = Quantiles(row["p50"], row["p99"], row["max"])
-        reasons = _write_table(store, gold.reasons(_silver(spark, work, "reasons", runs)).toArrow(), "reasons")
-        attributed = why.attributions(reasons, work.seed_of)
+        attributed = why.attributions(_write_table(store, asked.reasons.result(), "reasons"), work.seed_of)
         documents = [
             values.document(cell.swept)
             | cluster_document(cell.parameters, values.estimates)
-            | {f"{kind}_ms": asdict(found_times.get((cell.index, kind), NONE)) for kind in KINDS if kind != FAILOVER}
+            | {
+                f"{kind}_ms": asdict(timed.quantiles.get((cell.index, kind), NONE))
+                for kind in KINDS
+                if kind != FAILOVER
+            }
             | measured_document(observed[cell.index])
             | {"reasons": why.documents(attributed[cell.index])}
-            for cell, values in zip(work.record.study.cells, estimates, strict=True)
+            for cell, values in zip(study.cells, estimates, strict=True)
         ]
         quarantined = [{"file": each.file, "reason": each.reason, "trials": list(each.batch[1:])} for each in bad]
         store.write("quarantine.json", (json.dumps(quarantined, indent=1) + "\n").encode())
         store.write("cells.json", (json.dumps(documents, indent=1) + "\n").encode())
-    times.unpersist()
-    placed.unpersist()
 
 
 def _write_table(store: Store, rows: pa.Table, name: str) -> list[dict[str, Any]]:
@@ -239,34 +253,17 @@ def _write_table(store: Store, rows: pa.Table, name: str) -> list[dict[str, Any]
 class _ProductsWith:
     """The products of the other cells' trials with those of a reference, which it writes when they are asked for."""
 
-    def __init__(self, store: Store, per_trial: DataFrame, work: Work) -> None:
-        self._store, self._per_trial, self._metrics = store, per_trial, work.metrics
-        self._cells, self._found = len(work.record.study.cells), dict[int, pa.Table]()
+    def __init__(self, store: Store, summed: Summed, work: Work) -> None:
+        self._store, self._summed, self._metrics = store, summed, work.metrics
+        self._cells = len(work.record.study.cells)
 
     def __call__(self, reference: int) -> dict[tuple[int, str], Products]:
-        if reference not in self._found:
-            asked = range(self._cells) if self._cells <= AT_ONCE else [reference]
-            rows = gold.products(self._per_trial, asked, self._cells, self._metrics).toArrow()
-            self._found |= {each: gold.of_reference(rows, each, self._cells) for each in asked}
-        found = _write_table(self._store, self._found[reference], f"pairs/reference={reference}")
+        rows = self._summed.products
+        if rows is None:
+            rows = gold.products(self._summed.trials, [reference], self._cells, self._metrics).toArrow()
+        rows = gold.of_reference(rows, reference, self._cells)
+        found = _write_table(self._store, rows, f"pairs/reference={reference}")
         return {(row["cell"], row["metric"]): _read(row, Products) for row in found}
-
-
-def _reweighting(spark: SparkSession, work: Work, runs: Sequence[int]) -> Sequence[Reweighting | None]:
-    """What says how far failures may grow, of each cell of a study with targets that has it."""
-    study = work.record.study
-    if study.targets is None:
-        return ()
-    return reweighting_of(study, _silver(spark, work, HARMS, runs).toArrow())
-
-
-def _times(spark: SparkSession, work: Work, runs: Sequence[int]) -> DataFrame:
-    """The times of all `KINDS`."""
-    names = ("outages", "recoveries", "catch_ups")
-    outages, recoveries, catch_ups = (_silver(spark, work, name, runs) for name in names)
-    recovered = gold.lasting_times(recoveries, RECOVERED, "time_ms", "recovered_ms")
-    caught_up = gold.lasting_times(catch_ups, CATCH_UP, "start_ms", "in_sync_ms")
-    return gold.outage_times(outages).unionByName(recovered).unionByName(caught_up)
 
 
 @contextmanager

@@ -15,16 +15,27 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 
-from experiments.engines.ray.session import orderly_signals
+from experiments.engines.ray.session import is_named, orderly_signals
 from experiments.studies.design.study import StudyPlan
 from experiments.studies.sweeps.schedule import Schedule
 from experiments.studies.sweeps.worker import Job, Summary, run_and_commit
+from experiments.studies.trace.schema import YEAR_MS
 from experiments.studies.trials.batch import Batch, FunctionFailed
 
 LITTLE_S = 10.0
 """A sweep that takes one core no longer stays in this process."""
 TRY_S = 1.5
 """The first trials of a process are slower than the others, so that no sweep goes to Ray earlier than this."""
+PROMISING_YEARS = 20.0
+"""Partition-years of trials that are simulated, at about 0.3 s each for a partition with failures every day."""
+
+
+def is_promising(study: StudyPlan, address: str | None = None) -> bool:
+    """Whether a sweep is so small, by the virtual time of its trials, that it is little before any has run: it takes
+    one core 10 s where failures come daily, and less where they are rarer. `address`: as `sweep` has it."""
+    parameters = [cell.parameters for cell in study.cells]
+    years = sum(study.max_trials * len(each.counts) * each.duration_ms / YEAR_MS for each in parameters)
+    return not is_named(address) and all(each.engine == "sim" for each in parameters) and years <= PROMISING_YEARS
 
 
 def is_little(elapsed_s: float, left_s: Sequence[float | None]) -> bool:

@@ -175,3 +175,11 @@ def _refusals(place: str) -> Iterator[None]:
     except Exception as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or repr(error)
         raise StorageFailed(f"{place}: {' '.join(reason.split())}") from error
+
+
+def spark_path(store: Store) -> str:
+    """The root of a store as Spark and Hadoop name it: Hadoop's S3 is `s3a://`."""
+    if isinstance(store, Folder):
+        return f"file://{store.root.resolve()}"
+    assert isinstance(store, ObjectStore)
+    return store.url.replace("s3://", "s3a://", 1)

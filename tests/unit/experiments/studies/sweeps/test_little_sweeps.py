@@ -9,7 +9,7 @@ import pytest
 
 from experiments.studies.design.loader import study_from
 from experiments.studies.sweeps.identity import cell_digests
-from experiments.studies.sweeps.local import LITTLE_S, TRY_S, is_little, run_here
+from experiments.studies.sweeps.local import LITTLE_S, TRY_S, is_little, is_promising, run_here
 from experiments.studies.sweeps.output import StudyRecord, claim
 from experiments.studies.sweeps.remaining import remaining
 from experiments.studies.sweeps.schedule import CellWork, Schedule
@@ -39,6 +39,28 @@ def test_time_left_names_the_slowest_cell_and_counts_no_more_workers_than_trials
     assert remaining([("a", 9, 10), ("b", 1, 1)], [60.0, 0.0], 8) == (60.0, "a (9 of 10, 60 s of one core left)")
     assert remaining(cells, [None, None, None], 4) == (None, "")
     assert remaining([("a", 1, 1)], [0.0], 4) == (None, "")
+
+
+@pytest.mark.parametrize(
+    ("given", "promising"),
+    [
+        ({"trials": 20}, True),
+        ({"trials": 21}, False),
+        ({"trials": 5, "sweep": {"min_insync_replicas": [1, 2], "acks": ["all", 1]}}, True),
+        ({"trials": 7, "base": {"partitions": 3}}, False),
+        ({"trials": 1, "duration": "21y"}, False),
+        ({"trials": 1, "engine": "ray", "duration": "1h"}, False),
+    ],
+)
+def test_the_virtual_time_of_all_trials_says_whether_spark_starts_before_them(
+    given: dict[str, object], promising: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trial simulates its duration once for each partition: 20 years in all at most."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    whole = {"name": "s", "seed": 1, "duration": "1y"} | given
+    study = study_from(whole, "s")
+    assert is_promising(study) is promising
+    assert not is_promising(study, "10.0.0.1:6379")
 
 
 def test_a_sweep_is_little_by_all_the_time_that_it_takes() -> None:
