@@ -4,9 +4,11 @@ generation; docs/benchmarks.md describes the setting and the columns.
 One broker leads all partitions and is killed with SIGKILL; it is not the controller. Times count from the end of its
 session, which the controller reports (`session_expired`), or in `v3` the store (`store_session_ended`). Beginning
 before that, a load generator repeatedly sends a batch to each partition of a sample, to both survivors, until one
-acknowledges, so that look-ups of leaders are not measured. Then it sends one batch to every partition. The sample is
-small so that the probes do not load the brokers: a broker takes over all its leaderships in one input, so partitions
-between two of the sample are available when these are.
+acknowledges, so that look-ups of leaders are not measured. Then it looks up the leaders, with one request as any client
+does, and sends one batch to every other partition. The sample is small and its batches are repeated as rarely as the
+figures allow, so that the probes do not load the brokers: a broker takes over all its leaderships in one input, so
+partitions between two of the sample are available when these are. For the same reason no state of the cluster is read
+meanwhile.
 """
 
 from __future__ import annotations
@@ -37,8 +39,11 @@ BROKERS = 3
 REPEATS = 3
 SAMPLE = 50
 SESSION_MS = 9_000
+QUIET_MS = SESSION_MS + 4_000
+"""After the kill: longer than most failovers, during which no state of the cluster is read."""
 CHECK_EVERY_MS = 1_000
-RETRY_MS = 20
+IN_FLIGHT = 1_000
+RETRY_MS = 50
 RETRY_WITH_STORE_MS = 200
 """A store takes milliseconds for each partition, so partitions are unavailable, and probed, much longer."""
 TOPIC = "failover"
@@ -116,10 +121,11 @@ def _fail_over(generation: Generation, partitions: int) -> Failover:
         _probe(cluster, range(partitions), (victim,), retry_ms)
         killed_ms = cluster.engine.now_ms()
         cluster.engine.crash(victim, Loss())
-        served = _probe(cluster, sample_of(partitions), survivors, retry_ms, not_before_ms=SESSION_MS)
+        sample = sample_of(partitions)
+        others = sorted(set(range(partitions)).difference(sample))
+        all_served = _probe(cluster, [*sample, *others], survivors, retry_ms, ahead=len(sample), not_before_ms=QUIET_MS)
         detected_ms = _detection(cluster, victim, killed_ms)
-        all_served = _probe(cluster, range(partitions), survivors, retry_ms)
-    return figures_of(generation, partitions, killed_ms, detected_ms, served, all_served)
+    return figures_of(generation, partitions, killed_ms, detected_ms, all_served[: len(sample)], all_served)
 
 
 def figures_of(
@@ -167,9 +173,16 @@ def _await_leaderships(cluster: BenchCluster, partitions: int, victim: BrokerId)
 
 
 def _probe(
-    cluster: BenchCluster, partitions: Sequence[int], brokers: Sequence[BrokerId], retry_ms: int, not_before_ms: int = 0
+    cluster: BenchCluster,
+    partitions: Sequence[int],
+    brokers: Sequence[BrokerId],
+    retry_ms: int,
+    ahead: int = 0,
+    not_before_ms: int = 0,
 ) -> tuple[TimeMs, ...]:
-    """When each of the partitions acknowledged a batch; no cluster state is read before `not_before_ms` have passed."""
+    """When each of the partitions acknowledged a batch, the first `ahead` of which get one before the others; no
+    cluster state is read before `not_before_ms` have passed.
+    """
     command = ProbeCommand(
         command_id=cluster.command_id(),
         topic=TOPIC,
@@ -177,8 +190,9 @@ def _probe(
         brokers=tuple(brokers),
         acks=-1,
         payload_bytes=1,
-        in_flight=200,
+        in_flight=IN_FLIGHT,
         retry_ms=retry_ms,
+        ahead=ahead,
     )
     outcome = cluster.run_command(command, ProbeOutcome, not_before_ms=not_before_ms)
     return tuple(map(cluster.engine.time_of, outcome.acknowledged_ms))
