@@ -13,7 +13,7 @@ import struct
 from protocol.client.records import split
 from protocol.errors import ErrorCode
 from protocol.log.checksum import Checksum
-from protocol.messages.batch import RecordBatch
+from protocol.messages.batch import NO_PRODUCER_ID, NO_SEQUENCE, RecordBatch
 from protocol.messages.kafka_batch import COVERED, CRC, MARK, encode_record, is_kafka
 
 _HEADER = struct.Struct(">qiibI")
@@ -59,6 +59,8 @@ def read_produced(records: bytes | None, checksum: Checksum) -> RecordBatch:
     if attributes & _CONTROL or attributes & _TRANSACTIONAL:
         kind = "control" if attributes & _CONTROL else "transactional"
         raise InvalidBatch(ErrorCode.INVALID_RECORD, f"found a {kind} batch, which clients may not send here")
+    if producer == NO_PRODUCER_ID:  # some clients count batches nevertheless
+        epoch, sequence = -1, NO_SEQUENCE
     return RecordBatch.unchecked(
         record_count=count,
         payload=b"".join((MARK, CRC.pack(crc), covered)),
