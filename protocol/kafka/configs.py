@@ -54,7 +54,7 @@ def describe_configs(view: View, client: Client, request: KafkaRequest) -> Value
 
 
 def _result(view: View, client: Client, item: Any, has_synonyms: bool, has_documentation: bool) -> Values:
-    fields = {"resource_type": item.resource_type, "resource_name": item.resource_name, "configs": ()}
+    fields: dict[str, Any] = {"resource_type": item.resource_type, "resource_name": item.resource_name, "configs": ()}
     kind, name = member(ConfigResourceType, item.resource_type), item.resource_name
     if kind is None:
         return fields | _unknown_type(item.resource_type)
@@ -96,7 +96,7 @@ def _config(config: DescribedConfig, has_documentation: bool) -> Values:
     }
 
 
-def _unknown_type(value: int) -> Values:
+def _unknown_type(value: int) -> dict[str, Any]:
     text = f"found resource type {value}; allowed: {allowed(ConfigResourceType)}"
     return refused(ErrorCode.INVALID_REQUEST, text)
 

@@ -60,7 +60,7 @@ def elect_leaders(view: View, client: Client, request: KafkaRequest) -> Handler:
     answers = yield Calls(calls, view.now_ms + timeout_ms)
     error, results = ErrorCode.NONE, []
     for item, found in zip(requests, answers, strict=True):
-        answer = found if isinstance(found, ElectLeadersResponse) else item.refusal(ErrorCode.REQUEST_TIMED_OUT)
+        answer = found if isinstance(found, ElectLeadersResponse) else _timed_out()
         error = error or answer.error
         named = _named(item.topic_partitions)
         if answer.error is not ErrorCode.NONE:
@@ -68,7 +68,7 @@ def elect_leaders(view: View, client: Client, request: KafkaRequest) -> Handler:
                 (topic, index, part) for (topic, index), part in zip(named, parts(answer, len(named)), strict=True)
             ]
         else:
-            results += [(part.topic, part.partition_index, part) for part in answer.parts()]
+            results += [(part.topic, part.partition_index, part) for part in answer.partitions]
     partitions = [(topic, {"partition_id": index, **error_fields(part)}) for topic, index, part in results]
     return {
         "error_code": error,
@@ -76,6 +76,10 @@ def elect_leaders(view: View, client: Client, request: KafkaRequest) -> Handler:
             {"topic": topic, "partition_result": items} for topic, items in _by_topic(partitions).items()
         ],
     }
+
+
+def _timed_out() -> ElectLeadersResponse:
+    return ElectLeadersResponse(correlation_id=0, error=ErrorCode.REQUEST_TIMED_OUT)
 
 
 def _in_pieces(topics: Any) -> list[tuple[TopicPartitions, ...] | None]:

@@ -144,4 +144,5 @@ def update_features(view: View, client: Client, request: KafkaRequest) -> Handle
 def _upgrade_type(item: Any) -> int:
     if hasattr(item, "upgrade_type"):
         return int(item.upgrade_type)
-    return (UpgradeType.SAFE_DOWNGRADE if item.allow_downgrade else UpgradeType.UPGRADE).value
+    kind = UpgradeType.SAFE_DOWNGRADE if item.allow_downgrade else UpgradeType.UPGRADE
+    return int(kind.value)
