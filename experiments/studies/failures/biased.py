@@ -34,8 +34,8 @@ transitions by their rates; the other half to the groups of causes equally, and 
 may end most of the brokers that are left of a most damaged partition, by their rates. Ratio: (l_i / L) / p'_i, at most
 2. Bursts are one transition for each set of brokers that they may strike (:func:`split_bursts`).
 
-**How.** Kinds of failure that lose data are drawn with probability `LOSING_FIRST` at least; with `LOSING_NEXT` where the
-failure matters: the broker holds a partition that is below min ISR then, unless the cycle begins with the event and it
+**How.** Kinds of failure that lose data are drawn with probability `LOSING_FIRST` at least; with `LOSING_NEXT` where a
+loss may follow: the broker holds a partition that is below min ISR then, unless the cycle begins with the event and it
 leaves every partition a replica. Ratio: p / p'.
 
 The bias ends for the rest of a cycle as soon as all replicas of a partition have been down at once, or when the trial
