@@ -176,7 +176,7 @@ def _partition(image: MetadataImage, topic: TopicImage, index: int) -> Described
         eligible_leader_replicas=state.elr if features.elr else None,
         last_known_elr=state.last_known_elr if features.elr else None,
         last_known_leader=state.last_known_leader if features.track_last_known_leader else None,
-        offline_replicas=tuple(broker for broker in state.replicas if _is_offline(image, broker)),
+        offline_replicas=tuple(broker for broker in state.replicas if is_offline(image, broker)),
         adding_replicas=state.adding_replicas,
         removing_replicas=state.removing_replicas,
         leader_recovery_state=int(state.leader_recovery_state),
@@ -184,7 +184,8 @@ def _partition(image: MetadataImage, topic: TopicImage, index: int) -> Described
     )
 
 
-def _is_offline(image: MetadataImage, broker: int) -> bool:
+def is_offline(image: MetadataImage, broker: int) -> bool:
+    """Whether a broker is fenced or not registered."""
     return broker not in image.brokers or image.brokers[broker].fenced
 
 
@@ -241,7 +242,7 @@ def _describe_config(
     for definition in CONFIGS.values():
         if (is_topic and not definition.topic_scoped) or (keys and definition.name not in keys):
             continue
-        sources = tuple(_sources(image, topic_id, definition))
+        sources = tuple(config_sources(image, topic_id, definition))
         yield DescribedConfig(
             name=definition.name,
             value=sources[0].value,
@@ -252,7 +253,9 @@ def _describe_config(
         )
 
 
-def _sources(image: MetadataImage, topic_id: str | None, definition: ConfigDef) -> Iterator[DescribedConfigSynonym]:
+def config_sources(
+    image: MetadataImage, topic_id: str | None, definition: ConfigDef
+) -> Iterator[DescribedConfigSynonym]:
     """The values of the config by source, the one in force first."""
     name = definition.name
     scopes = {topic_id: ConfigSource.DYNAMIC_TOPIC_CONFIG, None: ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG}
