@@ -53,7 +53,7 @@ class Tables:
         columns = digests(tables_of(self.record)[name].columns)
         folders = [run_folder(name, run) for run in runs]
         if self.here:
-            return self.session().createDataFrame(rows_of(self.store, folders, columns))
+            return self._local(rows_of(self.store, folders, columns))
         return self.session().read.schema(ddl(columns)).parquet(*(f"{self.root}/{folder}" for folder in folders))
 
     def silver(self, name: str, runs: Sequence[int]) -> DataFrame:
@@ -68,14 +68,19 @@ class Tables:
 
     def kept(self, frame: DataFrame) -> DataFrame:
         """The frame, computed once though several queries read it."""
-        return self.session().createDataFrame(frame.toArrow()) if self.here else frame.cache()
+        return self._local(frame.toArrow()) if self.here else frame.cache()
+
+    def _local(self, rows: pa.Table) -> DataFrame:
+        """The rows as a local relation, known to be one partition: grouping and joining them exchanges nothing."""
+        return self.session().createDataFrame(rows).coalesce(1)
 
     def times(self, runs: Sequence[int]) -> DataFrame:
         """The times of all `KINDS`."""
         outages, recoveries, catch_ups = (self.silver(name, runs) for name in ("outages", "recoveries", "catch_ups"))
         recovered = gold.lasting_times(recoveries, RECOVERED, "time_ms", "recovered_ms")
         caught_up = gold.lasting_times(catch_ups, CATCH_UP, "start_ms", "in_sync_ms")
-        return gold.outage_times(outages).unionByName(recovered).unionByName(caught_up)
+        found = gold.outage_times(outages).unionByName(recovered).unionByName(caught_up)
+        return found.coalesce(1) if self.here else found
 
 
 def rows_of(store: Store, folders: Sequence[str], columns: Columns) -> pa.Table:
