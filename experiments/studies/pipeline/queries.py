@@ -53,7 +53,9 @@ class Tables:
         columns = digests(tables_of(self.record)[name].columns)
         folders = [run_folder(name, run) for run in runs]
         if self.here:
-            return self._local(rows_of(self.store, folders, columns))
+            nothing = ", ".join(f"CAST(NULL AS {kind}) AS `{name}`" for name, kind in columns.items())
+            rows = rows_of(self.store, folders, columns)
+            return self._local(rows) if len(rows) else self.session().sql(f"SELECT {nothing} WHERE false")
         return self.session().read.schema(ddl(columns)).parquet(*(f"{self.root}/{folder}" for folder in folders))
 
     def silver(self, name: str, runs: Sequence[int]) -> DataFrame:
@@ -68,7 +70,10 @@ class Tables:
 
     def kept(self, frame: DataFrame) -> DataFrame:
         """The frame, computed once though several queries read it."""
-        return self._local(frame.toArrow()) if self.here else frame.cache()
+        if not self.here:
+            return frame.cache()
+        rows = frame.toArrow()
+        return self._local(rows) if len(rows) else frame.where("false")
 
     def _local(self, rows: pa.Table) -> DataFrame:
         """The rows as a local relation, known to be one partition: grouping and joining them exchanges nothing."""
@@ -87,7 +92,7 @@ def rows_of(store: Store, folders: Sequence[str], columns: Columns) -> pa.Table:
     """The rows of all Parquet files in the folders, with these columns; a column that a file lacks is null in its
     rows, as Spark reads it."""
     schema = pa.schema([(name, TYPES[kind]) for name, kind in columns.items()])
-    found = [schema.empty_table()]
+    found = []
     for folder in folders:
         for name in sorted(store.names(folder)):
             rows = pq.ParquetFile(pa.BufferReader(store.read(f"{folder}/{name}"))).read()
@@ -98,7 +103,7 @@ def rows_of(store: Store, folders: Sequence[str], columns: Columns) -> pa.Table:
                 for field in schema
             ]
             found.append(pa.table(arrays, schema=schema))
-    return pa.concat_tables(found)
+    return pa.concat_tables(found) if found else schema.empty_table()
 
 
 @dataclass(frozen=True, slots=True)
