@@ -96,8 +96,7 @@ def test_a_pair_that_crashes_and_is_paused_has_the_losses_and_shares_of_the_mark
 
 
 def test_a_pair_with_slow_disks_has_the_shares_of_the_markov_chain() -> None:
-    """It waits for a slow leader wherever it is slow: also after a restart, and where it was elected since. Without
-    those the simulation would wait for a share of 0.13 of the time, and not 0.176."""
+    """Writes wait for a slow leader also after its restart, and where it was elected since it is slow."""
     cell = _pair(
         generation="kip-966-elr",
         broker_mttf=CRASHES,
@@ -185,8 +184,8 @@ def test_writes_wait_for_a_broker_that_is_restarted_while_it_is_impaired(kind: I
 
 
 def test_writes_wait_for_a_slow_leader_that_is_elected_while_its_disk_is_slow() -> None:
-    """A follower of two is slow for 10 minutes and out of the ISR after 30 to 45 s. The leader crashes at 100 s, for 100
-    s. The follower is in the ELR, leads, and refuses nothing: what it is sent waits for its disk, until 600 s."""
+    """A follower of two is slow for 10 minutes and out of the ISR after 30 to 45 s. The leader crashes at 100 s, for
+    100 s. The follower is in the ELR, leads, and refuses nothing: what it is sent waits for its disk, until 600 s."""
     cell = _cell(brokers=2, replication_factor=2, min_insync_replicas=2, generation="kip-966-elr")
     found = _seconds(cell, _lasts(1, 0, 600, "slow-disk"), _lasts(0, 100, 100, "unclean"))
     assert LAGS[0] + 500.0 - FENCED[1] <= found["stalled"] <= LAGS[1] + 500.0
