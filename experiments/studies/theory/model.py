@@ -3,15 +3,16 @@
 *Shared* events strike several brokers at once: power events all of them, bursts a set drawn at random. Each broker that
 is struck loses what its log has not on disk with a probability of its own. Failures that are noticed at once are fenced
 one after the other, in an order drawn at random, and a member of the ISR that is left leads meanwhile: the one that is
-fenced last was the last leader. Struck brokers have repairs of their own, or are back together with the power, for
-which one that is repaired earlier waits. Outages of the power are a queue M/M/infinity, as impairments are.
+fenced last was the last leader. With sessions that expire later, the order of failing decides nothing. Struck brokers
+have repairs of their own, or are back together with the power, for which one that is repaired earlier waits. Outages of
+the power are a queue M/M/infinity, as impairments are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import permutations, product
+from itertools import combinations, permutations, product
 from typing import NamedTuple
 
 from experiments.studies.theory.chain import Chain, Flow, explore
@@ -101,7 +102,8 @@ class Model:
             yield from _settled(partition, state.outages * shared.restore)
         if shared.restore and state.outages >= MOST_AT_ONCE:
             return
-        orders = list(permutations(range(self.replicas), shared.size))
+        drawn = combinations if self.rules.phases else permutations
+        orders = list(drawn(range(self.replicas), shared.size))
         for order, losses in product(orders, product((False, True), repeat=shared.size)):
             rate = shared.rate / len(orders) * shared.lossy ** sum(losses)
             rate *= (1.0 - shared.lossy) ** (shared.size - sum(losses))
