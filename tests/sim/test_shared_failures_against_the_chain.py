@@ -30,7 +30,13 @@ _cell = partial(cell_like, HOURS)
 @pytest.mark.parametrize(
     "cell",
     [
-        _cell(power_events_per_year=600.0, power_loss_probability=0.9, flush_interval_ms=HOUR_MS),
+        _cell(
+            generation="kip-497",
+            min_insync_replicas=1,
+            power_events_per_year=600.0,
+            power_loss_probability=0.9,
+            flush_interval_ms=HOUR_MS,
+        ),
         _cell(
             generation="kip-966",
             power_events_per_year=600.0,
