@@ -35,6 +35,8 @@ METADATA_LOG = "__cluster_metadata/0"
 """The name of the metadata log in a node's storage."""
 STORE_LOG = "__store/0"
 """The name of the transaction log in the store's storage."""
+LISTENER = 8000
+"""The listener for Kafka's clients, as a node of which its own broker alone knows (`protocol/kafka`)."""
 DRIVER = 9000
 """The experiment as a node: it sends commands to clients and receives their outcomes."""
 

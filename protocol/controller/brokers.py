@@ -26,6 +26,7 @@ from protocol.messages.acls import AclOperation
 from protocol.messages.cluster import UnregisterBrokerRequest, UnregisterBrokerResponse
 from protocol.messages.control import BrokerHeartbeatRequest, BrokerRegistrationRequest
 from protocol.messages.records import (
+    BrokerEndpointRecord,
     BrokerRegistrationChangeRecord,
     MetadataRecord,
     RegisterBrokerRecord,
@@ -111,7 +112,12 @@ def begin_controlled_shutdown(state: ControllerState, broker: BrokerId, epoch: E
 
 
 def register(
-    state: ControllerState, broker: BrokerId, incarnation_id: str, previous_epoch: Epoch, rack: str | None
+    state: ControllerState,
+    broker: BrokerId,
+    incarnation_id: str,
+    previous_epoch: Epoch,
+    rack: str | None,
+    endpoint: str | None = None,
 ) -> list[MetadataRecord]:
     """Registers a new incarnation, whose broker epoch is the offset of the record. If `previous_epoch` is not the one
     that is registered, the last shutdown was unclean and the broker leaves every ISR and ELR (E20, E21); below the
@@ -124,9 +130,16 @@ def register(
     elif REGISTRATION_FENCES in state.config.kafka_rules:
         records = leave_in_sync_replicas(state, broker)
     registration = RegisterBrokerRecord.unchecked(
-        broker_id=broker, broker_epoch=state.image.next_offset + len(records), incarnation_id=incarnation_id, rack=rack
+        broker_id=broker,
+        broker_epoch=state.image.next_offset + len(records),
+        incarnation_id=incarnation_id,
+        rack=rack,
     )
-    return [*records, registration]
+    records.append(registration)
+    if endpoint is not None:
+        epoch = registration.broker_epoch
+        records.append(BrokerEndpointRecord.unchecked(broker_id=broker, broker_epoch=epoch, endpoint=endpoint))
+    return records
 
 
 def unregister_broker(state: ControllerState, request: UnregisterBrokerRequest) -> ControllerResult:

@@ -28,6 +28,12 @@ _INCLUDED_IN = {
     AclOperation.DESCRIBE_CONFIGS: (AclOperation.ALTER_CONFIGS,),
 }
 _EVERYONE = f"{USER_PREFIX}{WILDCARD}"
+_CLUSTER_OPERATIONS = frozenset(AclOperation) - {
+    AclOperation.ALL,
+    AclOperation.READ,
+    AclOperation.WRITE,
+    AclOperation.DELETE,
+}
 _TOPIC_OPERATIONS = frozenset(AclOperation) - {AclOperation.ALL, AclOperation.CLUSTER_ACTION}
 
 
@@ -104,6 +110,11 @@ def may_write_somewhere(image: MetadataImage, principal: str) -> bool:
 def authorized_operations(image: MetadataImage, principal: str, topic: str) -> int:
     """The operations that the principal may perform on a topic, as a bit field: bit N is wire value N."""
     return sum(1 << operation.value for operation in _TOPIC_OPERATIONS if may(image, principal, operation, topic))
+
+
+def cluster_operations(image: MetadataImage, principal: str) -> int:
+    """The operations that the principal may perform on the cluster, as `authorized_operations`."""
+    return sum(1 << operation.value for operation in _CLUSTER_OPERATIONS if may(image, principal, operation))
 
 
 @cache

@@ -21,6 +21,7 @@ STACKS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"contract"}),
         frozenset({"log", "metadata"}),
         frozenset({"quorum", "controller", "recovery", "broker", "client"}),
+        frozenset({"kafka"}),
         frozenset({"nodes"}),
         frozenset({"v3"}),
     ),
@@ -75,7 +76,7 @@ FORBIDDEN_IN_PROTOCOL = frozenset(
 )
 FORBIDDEN_CALLS_IN_PROTOCOL = frozenset({"open", "input", "print", "__import__"})
 OUTSIDE: dict[str, frozenset[str]] = {
-    "protocol": frozenset({"pydantic", "msgpack"}),
+    "protocol": frozenset({"pydantic", "msgpack", "kio"}),
     "actors": frozenset({"ray", "msgpack", "pydantic", "google_crc32c"}),
     "experiments": frozenset(
         {"ray", "pydantic", "pydantic_core", "msgpack", "pyarrow", "pandas", "typer", "rich", "yaml"}
