@@ -58,6 +58,7 @@ PROBE_WITHIN_S = 5.0
 _SLICE_S = 0.5
 _RETRY_S = 0.2
 CLIENT = node_name(FIRST_CLIENT)
+_LOOPBACK = ("127.0.0.1", "localhost")
 SUPERVISOR = "supervisor"
 """The name of the actor that takes commands for the supervisor (`remote_commands.py`)."""
 Answer = TypeVar("Answer", bound=Message)
@@ -345,7 +346,7 @@ def joined(target: ClusterAddress, option: str, modules: RayArguments | None = N
     """Joins a Ray as a driver; yields the address of its control store. `option` named the address, `modules` are
     further arguments of `ray.init`. InputError where the Ray does not answer.
     """
-    if target.loopback:
+    if target.loopback or listens_on_loopback_only(target.address):
         stay_on_loopback()
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     import ray
@@ -359,6 +360,30 @@ def joined(target: ClusterAddress, option: str, modules: RayArguments | None = N
             yield str(ray.get_runtime_context().gcs_address)
         finally:
             ray.shutdown()
+
+
+def listens_on_loopback_only(address: str, own_host: str | None = None) -> bool:
+    """Whether a Ray listens at this address of 127.0.0.1, and not at the machine's own one, by which Ray replaces that:
+    the private one of a cluster whose state file is not known here. `own_host`: that address (default: as Ray finds it).
+    """
+    host, port = _split_address(address, BOOTSTRAP)
+    if host not in _LOOPBACK:
+        return False
+    try:
+        socket.create_connection((own_host or _own_host(), port), timeout=CONNECT_WITHIN_S).close()
+    except OSError:
+        return True
+    return False
+
+
+def _own_host() -> str:
+    """The address of the interface from which packets would leave the machine; none is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:  # no network but loopback
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
 
 
 def _only_cluster(address: str, actors: Sequence[Mapping[str, str]]) -> str:

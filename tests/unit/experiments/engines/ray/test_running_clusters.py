@@ -24,7 +24,13 @@ from experiments.engines.ray.cluster_state import (
     states,
     write_state,
 )
-from experiments.engines.ray.connection import ClusterAddress, find_cluster, own_state, state_of
+from experiments.engines.ray.connection import (
+    ClusterAddress,
+    find_cluster,
+    listens_on_loopback_only,
+    own_state,
+    state_of,
+)
 from experiments.support.errors import InputError
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CLIENT, NodeId
@@ -279,3 +285,16 @@ async def test_a_node_answers_requests_itself_each_caller_its_own() -> None:
         text = f"for {request.principal}"
         relay.send(ADMIN_CALLERS, DescribeClusterResponse(correlation_id=request.correlation_id, message=text))
     assert [(await answer).message for answer in asked] == [f"for {request.principal}" for request in requests]
+
+
+@pytest.mark.parametrize(("bound", "alone"), [("127.0.0.1", True), ("0.0.0.0", False)])
+def test_a_ray_that_is_found_at_the_loopback_address_only_is_reached_there(bound: str, alone: bool) -> None:
+    """127.0.0.2 stands for the machine's own address, by which Ray replaces 127.0.0.1: who listens everywhere is found
+    there, too.
+    """
+    with socket.socket() as ray:
+        ray.bind((bound, 0))
+        ray.listen()
+        port = ray.getsockname()[1]
+        assert listens_on_loopback_only(f"127.0.0.1:{port}", "127.0.0.2") is alone
+        assert not listens_on_loopback_only(f"192.0.2.1:{port}", "127.0.0.2")
