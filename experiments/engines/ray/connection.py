@@ -29,6 +29,7 @@ from experiments.engines.ray.session import (
     named_job,
     ray_output_to_stderr,
     require_control_store,
+    require_ray,
     stay_on_loopback,
 )
 from experiments.support.errors import InputError, MissingInput, NoClusterRuns
@@ -364,7 +365,7 @@ def joined(target: ClusterAddress, option: str, modules: RayArguments | None = N
 
 def listens_on_loopback_only(address: str, own_host: str | None = None) -> bool:
     """Whether a Ray listens at this address of 127.0.0.1, and not at the machine's own one, by which Ray replaces that:
-    the private one of a cluster whose state file is not known here. `own_host`: that address (default: as Ray finds it).
+    the private one of a cluster whose state file is not known here. `own_host`: the machine's address, if it is known.
     """
     host, port = _split_address(address, BOOTSTRAP)
     if host not in _LOOPBACK:
@@ -396,10 +397,10 @@ def _only_cluster(address: str, actors: Sequence[Mapping[str, str]]) -> str:
 
 
 def first_that_listens(candidates: list[ClusterAddress], option: str) -> ClusterAddress:
-    """The first candidate that accepts connections; InputError where none does. `option` named the addresses."""
+    """The first candidate where a Ray listens; InputError where none does. `option` named the addresses."""
     for target in candidates:
         try:
-            socket.create_connection(_split_address(target.address, option), timeout=CONNECT_WITHIN_S).close()
+            require_ray(*_split_address(target.address, option), CONNECT_WITHIN_S)
             return target
         except OSError as error:
             refusal = error

@@ -7,13 +7,15 @@ import os
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from actors.relay import ADMIN_CALLERS, AdminRelay
-from experiments.engines.ray import cluster_state, launch
+from experiments.engines.ray import cluster_state, connection, launch
 from experiments.engines.ray.cluster_state import (
     ClusterOptions,
     ClusterState,
@@ -31,6 +33,7 @@ from experiments.engines.ray.connection import (
     own_state,
     state_of,
 )
+from experiments.engines.ray.session import require_ray
 from experiments.support.errors import InputError
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CLIENT, NodeId
@@ -62,7 +65,13 @@ def ended_process() -> int:
     return process.pid
 
 
-def test_an_address_selects_the_cluster_that_runs_there_and_any_other_is_one_line() -> None:
+def test_an_address_selects_the_cluster_that_runs_there_and_any_other_is_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def plain(host: str, port: int, within_s: float) -> None:
+        socket.create_connection((host, port), within_s).close()
+
+    monkeypatch.setattr(connection, "require_ray", plain)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         here = f"127.0.0.1:{listening.getsockname()[1]}"
         with pytest.raises(InputError, match=f"--address: found {here}, where none of your clusters runs;"):
@@ -298,3 +307,30 @@ def test_a_ray_that_is_found_at_the_loopback_address_only_is_reached_there(bound
         port = ray.getsockname()[1]
         assert listens_on_loopback_only(f"127.0.0.1:{port}", "127.0.0.2") is alone
         assert not listens_on_loopback_only(f"192.0.2.1:{port}", "127.0.0.2")
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)), ""),
+        (b"HTTP/1.0 400 Bad request\r\n", "what listens there is no Ray"),
+        (b"SSH-2.0", "what listens there is no Ray"),
+        (None, "does not answer within 0.1 s"),
+    ],
+)
+def test_what_listens_is_taken_for_a_ray_if_it_speaks_as_one(answer: bytes | None, why: str) -> None:
+    """An HTTP/2 server, as a control store is, answers with a SETTINGS frame; None: with nothing in time."""
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as other:
+
+        def serve() -> None:
+            with server.accept()[0] as client:
+                assert client.recv(100).startswith(b"PRI * HTTP/2.0")
+                if answer is not None:
+                    client.sendall(answer)
+                else:
+                    client.recv(1)
+
+        served = other.submit(serve)
+        with pytest.raises(OSError, match=why) if why else nullcontext():
+            require_ray("127.0.0.1", server.getsockname()[1], 0.1 if answer is None else 10.0)
+        served.result(10)
