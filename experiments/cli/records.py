@@ -137,6 +137,8 @@ def _produce_measured(
     from experiments.engines.ray.session import stay_on_loopback
 
     state = state_of(target.name, target.bootstrap)
+    if state.options.trace is not None:
+        typer.echo(f"isray: --throughput: {state.options.trace} records nothing of these records", err=True)
     stay_on_loopback()
     from experiments.bench.producer_load import LoadOptions, produce_load, words
     from experiments.engines.ray.attached import ActionRefusedError, attached
