@@ -67,8 +67,8 @@ class CheckResult:
     generation that no release of Kafka has `kafka_release` is None. `looked_at` is the number of checks by invariant;
     `violations` are ordered by name and time; `unjudged` has a line for each thing that the recording could not show.
     `lost` says by which elections acknowledged records were lost. Of a recording that is not complete what was written
-    until `until_ms` is checked. `began_unix_ms` is the Unix time from which times count, None for virtual time. Without `operations` of clients no
-    number of lost records is known.
+    until `until_ms` is checked. `began_unix_ms` is the Unix time from which times count, None for virtual time.
+    Without `operations` of clients no number of lost records is known.
     """
 
     what: str
