@@ -126,7 +126,7 @@ def test_stopping_an_ended_cluster_removes_its_files_and_ends_no_other_process(f
     left.mkdir()
     made = running("a").model_copy(update={"started_ticks": 1, "folders": (str(left),)})
     cluster_state.log_path("a").write_text("said")
-    assert launch.stop(made) == "had ended already"
+    assert launch.stop(made).how == "had ended already"
     assert not left.exists()
     assert not list(folder.iterdir())
 
