@@ -269,8 +269,8 @@ def down(
 
 
 def not_recorded(trace: str | None, log: str) -> str | None:
-    """Why the recording in the folder `trace` of a cluster that has ended is not complete, by the log of its supervisor;
-    None where it is, or there is none.
+    """Why the recording in the folder `trace` is not complete, by the log of the supervisor that has ended; None where
+    it is, or there is none.
     """
     from experiments.check.recording import OPEN_MANIFEST
 

@@ -117,7 +117,7 @@ class Stopped(NamedTuple):
 
 
 def stop(state: ClusterState, *, keeps_disks: bool = False) -> Stopped:
-    """Ends a cluster and removes its folders, state file and log. With `keeps_disks` the folder with the disks stays."""
+    """Ends a cluster, and removes its folders, state file and log; with `keeps_disks` not the folder with the disks."""
     outcome = _end_supervisor(state)
     for pid in processes_naming(Path(folder) for folder in state.folders):
         with suppress(ProcessLookupError), _handle_of(pid) as handle:
