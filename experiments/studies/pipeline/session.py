@@ -38,8 +38,8 @@ classes."""
 JVM_EXIT_S = 60
 ARCHIVE_S = 300
 ARCHIVING = (
-    "all results are written; Spark's JVM archives its classes, once (half a minute on two free cores): it starts "
-    "sooner from then on, and Ctrl-C leaves the archive out"
+    "Spark's JVM archives its classes, once (half a minute on two free cores), and starts sooner from then on; "
+    "Ctrl-C leaves the archive out"
 )
 
 
@@ -68,8 +68,10 @@ def spark_session(java_home: Path, options: SparkOptions = LOCAL, *, little: boo
             os.environ["SPARK_LAUNCHER_OPTS"] = " ".join(FRUGAL)
             archive = class_archive(java_home, Path(pyspark.__file__).parent / "jars", Path(folder))
         session = _start(Path(folder), options, little, archive.options)
+        archives = False
         try:
             yield session
+            archives = archive.written is not None
         finally:
             gateway = SparkContext._gateway
             session.stop()
@@ -77,9 +79,11 @@ def spark_session(java_home: Path, options: SparkOptions = LOCAL, *, little: boo
                 gateway.shutdown()
                 SparkContext._gateway = SparkContext._jvm = None
                 gateway.proc.stdin.close()
-                if archive.written is not None:
+                if archives:
                     report("note", ARCHIVING)
-                _wait(gateway.proc, ARCHIVE_S if archive.written is not None else JVM_EXIT_S)
+                elif archive.written is not None:  # it would write the archive now, while an error or a signal waits
+                    gateway.proc.kill()
+                _wait(gateway.proc, ARCHIVE_S if archives else JVM_EXIT_S)
                 archive.keep()
 
 
@@ -95,7 +99,7 @@ def starting_session(
             yield started.result
         finally:
             if started.exception() is None:
-                session.__exit__(None, None, None)
+                session.__exit__(*sys.exc_info())
 
 
 def _wait(jvm: subprocess.Popen[bytes], timeout_s: float) -> None:

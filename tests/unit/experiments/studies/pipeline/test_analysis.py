@@ -164,6 +164,24 @@ def test_a_session_starts_in_a_thread_and_ends_with_the_block(monkeypatch: pytes
     assert steps == ["begun", "ended"]
 
 
+def test_a_session_learns_how_the_block_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A JVM that a signal ends need not archive its classes first."""
+    ends: list[object] = []
+
+    @contextmanager
+    def session(*_: object, little: bool) -> Iterator[str]:
+        try:
+            yield "spark"
+        except SystemExit as end:
+            ends.append(end.code)
+            raise
+
+    monkeypatch.setattr(sessions, "spark_session", session)
+    with pytest.raises(SystemExit), starting_session(Path("/java")):
+        sys.exit(143)
+    assert ends == [143]
+
+
 def test_a_session_that_does_not_start_raises_where_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
     def session(*_: object, little: bool) -> Iterator[str]:
