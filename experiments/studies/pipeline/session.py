@@ -84,7 +84,8 @@ def spark_session(java_home: Path, options: SparkOptions = LOCAL, *, little: boo
                 elif archive.written is not None:  # it would write the archive now, while an error or a signal waits
                     gateway.proc.kill()
                 _wait(gateway.proc, ARCHIVE_S if archives else JVM_EXIT_S)
-                archive.keep()
+                if archives:
+                    archive.keep()
 
 
 @contextmanager
