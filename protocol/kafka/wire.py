@@ -63,8 +63,12 @@ class FrameReader:
     """Cuts a stream of bytes into the bodies of frames of at most `max_bytes` (`socket.request.max.bytes`)."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._buffer = bytearray()
+
+    @property
+    def waiting_bytes(self) -> int:
+        return len(self._buffer)
 
     def feed(self, data: bytes) -> None:
         self._buffer += data
@@ -76,8 +80,8 @@ class FrameReader:
         if len(self._buffer) < _LENGTH.size:
             return None
         (length,) = _LENGTH.unpack_from(self._buffer)
-        if not 0 <= length <= self._max_bytes:
-            raise MalformedMessageError(f"found a frame of {length} bytes; allowed: 0 to {self._max_bytes}")
+        if not 0 <= length <= self.max_bytes:
+            raise MalformedMessageError(f"found a frame of {length} bytes; allowed: 0 to {self.max_bytes}")
         end = _LENGTH.size + length
         if len(self._buffer) < end:
             return None
