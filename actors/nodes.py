@@ -162,7 +162,7 @@ class PollReport:
 def build_node(setup: NodeSetup, storage: DiskStorage, rack: str | None, now_ms: TimeMs) -> Node:
     """Creates the node of a setup on its storage. ConfigError where the config names an unknown data-loss hook."""
     if is_load(setup.node):
-        return LoadNode(setup.node, setup.brokers)
+        return LoadNode(setup.node, setup.brokers, crc32c)
     if is_recovery_manager(setup.node):
         return RecoveryManagerNode(setup.config)
     if is_client(setup.node):
@@ -262,11 +262,14 @@ class NodeShell:
         self._begin()
 
     @ray.method(concurrency_group="node")
-    async def deliver(self, sender: NodeId, control: bool, *pieces: bytes) -> bytes:
-        """Handles a frame, of the next node after this one has retired; returns a frame for the sender or `NOTHING`."""
+    async def deliver(self, sender: NodeId, control: bool, *pieces: bytes, attached: int = 0) -> bytes:
+        """Handles a frame, of the next node after this one has retired; returns a frame for the sender or `NOTHING`.
+        The last `attached` pieces are what is attached to the frame.
+        """
         await self._serves.wait()
         self._begin()
-        return await self._transport.receive(sender, b"".join(pieces), control)
+        end = len(pieces) - attached
+        return await self._transport.receive(sender, b"".join(pieces[:end]), control, pieces[end:])
 
     def _begin(self) -> None:
         if not self._loop.done():
