@@ -38,7 +38,7 @@ from actors.log.format import crc32c
 from actors.machines import RACK_LABEL
 from actors.metrics import NodeReadings, RayMeter
 from actors.node_log import NodeLog
-from actors.peers import Handle, RayPeers
+from actors.peers import Handle, RayPeers, delivery_of
 from actors.processes import ProcessId, own_process, set_signal_of_parents_end, signal_process
 from actors.relay import AdminRelay, CallerCommand
 from actors.storage import DiskLossKind, DiskStorage, Owner, apply_loss
@@ -261,15 +261,15 @@ class NodeShell:
     async def begin(self) -> None:
         self._begin()
 
-    @ray.method(concurrency_group="node")
-    async def deliver(self, sender: NodeId, control: bool, *pieces: bytes, attached: int = 0) -> bytes:
-        """Handles a frame, of the next node after this one has retired; returns a frame for the sender or `NOTHING`.
-        The last `attached` pieces are what is attached to the frame.
+    @ray.method(concurrency_group="node", enable_task_events=False)
+    async def deliver(self, *arguments: bytes) -> bytes:
+        """Handles the frame of a call, of the next node after this one has retired; returns a frame for the sender or
+        `NOTHING`. Ray does not list these calls, which would cost more than some of them.
         """
+        delivery = delivery_of(arguments)
         await self._serves.wait()
         self._begin()
-        end = len(pieces) - attached
-        return await self._transport.receive(sender, b"".join(pieces[:end]), control, pieces[end:])
+        return await self._transport.receive(delivery.sender, delivery.frame, delivery.control, delivery.attached)
 
     def _begin(self) -> None:
         if not self._loop.done():

@@ -1,10 +1,17 @@
-"""The way of frames to the actors of the other nodes."""
+"""The way of frames to the actors of the other nodes: one call of `deliver` each.
+
+Ray serializes every argument of a call by itself, and only bytes without pickling them. So all arguments are bytes: the
+frame behind its address, in as many pieces as it takes to pass it without the object store, then what is attached to
+the frame. The address is the sender, a byte that is 1 on the control channel, and the number of attached fields.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -20,11 +27,33 @@ MAX_PLACED_BYTES = 8 * 1_048_576
 """How many bytes a node keeps in the object store for the case that another peer gets them too."""
 
 
-def pieces_of(frame: bytes) -> list[bytes]:
-    """The pieces in which Ray passes a frame without its object store; one of over `MAX_PIECES` stays whole."""
-    if len(frame) > MAX_PIECES * PIECE_BYTES:
-        return [frame]
-    return [frame[at : at + PIECE_BYTES] for at in range(0, len(frame), PIECE_BYTES)]
+_ADDRESS = struct.Struct(">i?I")
+
+
+def arguments_of(sender: NodeId, control: bool, frame: bytes, attached: Sequence[Handle] = ()) -> list[Handle]:
+    """The arguments of the call that delivers a frame; beyond `MAX_PIECES` it stays in one piece. `attached` are bytes
+    or references to them.
+    """
+    data = _ADDRESS.pack(sender, control, len(attached)) + frame
+    size = len(data) if len(data) > MAX_PIECES * PIECE_BYTES else PIECE_BYTES
+    return [*(data[at : at + size] for at in range(0, len(data), size)), *attached]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What a call delivers: the frame (a view), and what is attached to it."""
+
+    sender: NodeId
+    control: bool
+    frame: memoryview
+    attached: Sequence[bytes]
+
+
+def delivery_of(arguments: Sequence[bytes]) -> Delivery:
+    """The inverse of `arguments_of`."""
+    sender, control, count = _ADDRESS.unpack_from(arguments[0])
+    end = len(arguments) - count
+    return Delivery(sender, control, memoryview(b"".join(arguments[:end]))[_ADDRESS.size :], arguments[end:])
 
 
 class PeerGoneError(Exception):
@@ -64,14 +93,9 @@ class RayPeers:
 
     async def __call__(self, peer: NodeId, frame: bytes, control: bool, attached: Sequence[bytes]) -> bytes:
         handle = self._handles.get(peer) or await self._look_up(peer)
-        pieces = pieces_of(frame)
+        placed = [self._parts.place(part) for part in attached]
         try:
-            if attached:
-                placed = [self._parts.place(part) for part in attached]
-                call = handle.deliver.remote(self._own_id, control, *pieces, *placed, attached=len(placed))
-            else:
-                call = handle.deliver.remote(self._own_id, control, *pieces)
-            answer: bytes = await call
+            answer: bytes = await handle.deliver.remote(*arguments_of(self._own_id, control, frame, placed))
         except RayActorError as error:
             if self._handles.get(peer) is handle:
                 del self._handles[peer]

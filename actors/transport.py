@@ -112,7 +112,9 @@ def pack_frame(
     return b"".join((len(head).to_bytes(_HEAD_BYTES, "big"), head, *encoded))
 
 
-def unpack_frame(data: bytes, malformed: Callable[[CodecError], None], attached: Sequence[bytes] = ()) -> Frame | None:
+def unpack_frame(
+    data: bytes | memoryview, malformed: Callable[[CodecError], None], attached: Sequence[bytes] = ()
+) -> Frame | None:
     """Decodes a frame, without the messages that are `malformed`; None where the frame cannot be read. `attached` are
     the fields that came beside it.
     """
@@ -388,7 +390,9 @@ class Transport:
         if error is not None:
             self._on_failure(error)
 
-    async def receive(self, sender: NodeId, data: bytes, control: bool, attached: Sequence[bytes] = ()) -> bytes:
+    async def receive(
+        self, sender: NodeId, data: bytes | memoryview, control: bool, attached: Sequence[bytes] = ()
+    ) -> bytes:
         """Handles the frame of a peer's call, with what is attached to it; returns the frame to answer it with, or
         NOTHING.
         """
@@ -414,7 +418,7 @@ class Transport:
         if (delay_s := self._delays_s.get(peer)) is not None:
             await asyncio.sleep(delay_s)
 
-    def _unpack(self, sender: NodeId, data: bytes, attached: Sequence[bytes] = ()) -> Frame | None:
+    def _unpack(self, sender: NodeId, data: bytes | memoryview, attached: Sequence[bytes] = ()) -> Frame | None:
         frame = unpack_frame(data, lambda error: self._receiver.malformed(sender, error), attached)
         newest_ignored = self._ignored.get(sender, UNKNOWN_INCARNATION - 1)
         return None if frame is None or frame.incarnation <= newest_ignored else frame

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actors.peers import MAX_PLACED_BYTES, PlacedParts
+from actors.peers import MAX_PIECES, MAX_PLACED_BYTES, PIECE_BYTES, Delivery, PlacedParts, arguments_of, delivery_of
 from actors.transport import pack_frame, unpack_frame
 from protocol.errors import CodecError
 from protocol.messages.base import Message
@@ -70,3 +70,14 @@ def test_a_part_is_placed_once_while_it_is_among_the_newest() -> None:
     first, second, third = bytes(half), bytes(half), bytes(half)
     assert [parts.place(part) for part in (first, second, first, third)] == [1, 2, 1, 3]
     assert [parts.place(part) for part in (third, second, first)] == [3, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("size", "pieces"), [(0, 1), (PIECE_BYTES - 9, 1), (PIECE_BYTES - 8, 2), (MAX_PIECES * PIECE_BYTES, 1)]
+)
+def test_a_call_delivers_a_frame_in_pieces_and_what_is_attached_to_it(size: int, pieces: int) -> None:
+    """The address takes 9 bytes."""
+    frame, attached = bytes(size), [b"a", b"b"]
+    arguments = arguments_of(7, True, frame, attached)
+    assert len(arguments) == pieces + len(attached)
+    assert delivery_of(arguments) == Delivery(7, True, memoryview(frame), attached)
