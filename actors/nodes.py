@@ -261,10 +261,10 @@ class NodeShell:
     async def begin(self) -> None:
         self._begin()
 
-    @ray.method(concurrency_group="node", enable_task_events=False)
+    @ray.method(concurrency_group="node")
     async def deliver(self, *arguments: bytes) -> bytes:
         """Handles the frame of a call, of the next node after this one has retired; returns a frame for the sender or
-        `NOTHING`. Ray does not list these calls, which would cost more than some of them.
+        `NOTHING`.
         """
         delivery = delivery_of(arguments)
         await self._serves.wait()

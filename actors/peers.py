@@ -1,8 +1,8 @@
 """The way of frames to the actors of the other nodes: one call of `deliver` each.
 
-Ray serializes every argument of a call by itself, and only bytes without pickling them. So all arguments are bytes: the
-frame behind its address, in as many pieces as it takes to pass it without the object store, then what is attached to
-the frame. The address is the sender, a byte that is 1 on the control channel, and the number of attached fields.
+Ray passes bytes without pickling them, so the arguments are bytes: the frame behind its address, in as many pieces as
+it takes to pass it without the object store, then what is attached to the frame. The address is the sender, a byte that
+is 1 on the control channel, and the number of attached fields.
 """
 
 from __future__ import annotations
