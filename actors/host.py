@@ -41,8 +41,6 @@ MAX_REPORTS = 10_000
 MAX_RECENT = 10_000
 FROM_NOW_ON = -1
 """Where an observer begins that is not interested in what has happened before."""
-INPUTS_AT_ONCE = 16
-"""How many inputs a host handles before it lets the event loop do something else."""
 MAX_REASON = 200
 """Characters of the error text that a `malformed` trace event carries."""
 
@@ -122,23 +120,16 @@ class NodeHost:
     def _schedule(self) -> None:
         if not (self._scheduled or self._paused or self._halted) and (self._control or self._data):
             self._scheduled = True
-            self._clock.call_soon(self._take_some)
-
-    def _take_some(self) -> None:
-        """Handles what waits, up to `INPUTS_AT_ONCE`: what they send leaves together, and a turn of the loop costs as
-        much as a small input.
-        """
-        for _ in range(INPUTS_AT_ONCE):
-            if self._paused or self._halted or not (self._control or self._data):
-                break
-            self._take_one()
-        self._scheduled = False
-        self._schedule()
+            self._clock.call_soon(self._take_one)
 
     def _take_one(self) -> None:
+        self._scheduled = False
+        if self._paused or self._halted:
+            return
         item = (self._control or self._data).popleft()
         if item.is_command and len(self._reports) >= MAX_REPORTS:
             self._withheld.append(item)
+            self._schedule()
             return
         now_ms = self._clock.now_ms()
         try:
@@ -155,6 +146,7 @@ class NodeHost:
         self._meter.end_input()
         if item.done is not None:
             item.done()
+        self._schedule()
 
     def _carry_out(self, now_ms: TimeMs, effect: Effect) -> None:
         if isinstance(effect, Send):
