@@ -121,7 +121,9 @@ class BrokerLifecycleManager:
 
     NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_next_heartbeat_ms"})
 
-    def __init__(self, context: BrokerContext, flusher: Flusher, rng: Random, rack: str | None) -> None:
+    def __init__(
+        self, context: BrokerContext, flusher: Flusher, rng: Random, rack: str | None, endpoint: str | None
+    ) -> None:
         self.state = LifecycleState.NOT_RUNNING
         self.has_published = False
         self._context = context
@@ -129,6 +131,7 @@ class BrokerLifecycleManager:
         self._flusher = flusher
         self._rng = rng
         self._rack = rack
+        self._endpoint = endpoint
         self._heartbeat_ms = context.config.int_value(BROKER_HEARTBEAT_INTERVAL_MS)
         self._incarnation_id = ""
         self._previous_epoch = NO_EPOCH
@@ -162,6 +165,7 @@ class BrokerLifecycleManager:
             incarnation_id=self._incarnation_id,
             previous_broker_epoch=self._previous_epoch,
             rack=self._rack,
+            endpoint=self._endpoint,
         )
         self._out.send(self._context.controller_id, request)
         self._out.set_timer(HEARTBEAT_TIMER, now_ms + max(1, self._heartbeat_ms // 4))

@@ -11,27 +11,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from protocol.broker.context import BrokerContext, Replica
 from protocol.config import REPLICA_FETCH_MAX_BYTES
 from protocol.errors import CorruptLogError, ErrorCode
-from protocol.ids import NodeId, TimeMs, TopicIdPartition
+from protocol.ids import NO_OFFSET, NodeId, Offset, TimeMs, TopicIdPartition
 from protocol.log.replica_log import ReplicaLog
 from protocol.messages.base import Response
-from protocol.messages.batch import RecordBatch
+from protocol.messages.batch import NO_TIMESTAMP, RecordBatch
 from protocol.messages.data import (
     EARLIEST,
+    LATEST,
+    MAX_TIMESTAMP,
     ConsumeRequest,
     ConsumeResponse,
     EpochEndOffset,
     ListOffsetsRequest,
     ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
 )
 
 READ_TIMER = "read-wait"
 MAX_DELAYED_READS = 1_000
+FIND_BYTES = 1_048_576
+"""How much a search for a timestamp reads at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +70,29 @@ class Reads:
         if replica is None or replica.leadership is None:
             self._context.out.send(client, request.refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER))
             return
-        offset = replica.log.start_offset if request.timestamp == EARLIEST else replica.log.high_watermark
-        epoch = replica.leadership.leader_epoch
-        self._context.out.send(client, ListOffsetsResponse(correlation_id=number, offset=offset, leader_epoch=epoch))
+        if request.timestamp in (EARLIEST, LATEST):
+            offset = replica.log.start_offset if request.timestamp == EARLIEST else replica.log.high_watermark
+            epoch = replica.leadership.leader_epoch
+            response: Response = ListOffsetsResponse(correlation_id=number, offset=offset, leader_epoch=epoch)
+        else:
+            try:
+                response = find_timestamp(replica.log, request)
+            except CorruptLogError as error:
+                self._context.report_damage(replica, error)
+                response = request.refusal(ErrorCode.CORRUPT_MESSAGE)
+        self._context.out.send(client, response)
+
+    def end_of_epoch(self, client: NodeId, request: OffsetForLeaderEpochRequest) -> None:
+        """Answers a valid request with the end of an epoch in the leader's log."""
+        replica, number = self._context.replica_named(request.topic, request.partition), request.correlation_id
+        if replica is None or replica.leadership is None:
+            self._context.out.send(client, request.refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            return
+        epoch, end_offset = replica.log.end_offset_for(request.leader_epoch)
+        if epoch < 0:
+            end_offset = NO_OFFSET
+        response = OffsetForLeaderEpochResponse(correlation_id=number, leader_epoch=epoch, end_offset=end_offset)
+        self._context.out.send(client, response)
 
     def high_watermark_moved(self, replica: Replica) -> None:
         """Answers the delayed reads below the new high watermark."""
@@ -138,6 +164,46 @@ def read(log: ReplicaLog, request: ConsumeRequest, max_bytes: int) -> ConsumeRes
     return ConsumeResponse.unchecked(
         correlation_id=number, high_watermark=limit, log_start_offset=start, diverging_epoch=diverging, batches=batches
     )
+
+
+def find_timestamp(log: ReplicaLog, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    """The first committed batch whose timestamp is `request.timestamp` or newer, or the newest of all
+    (MAX_TIMESTAMP). Segments that are too old are not read. Raises CorruptLogError for a damaged batch.
+    """
+    newest, is_newest = request.timestamp, request.timestamp == MAX_TIMESTAMP
+    if is_newest:
+        newest = max((segment.newest_ms for segment in log.storage.segments()), default=NO_TIMESTAMP)
+    found: RecordBatch | None = None
+    for segment in log.storage.segments():
+        if segment.newest_ms < newest and not is_newest:
+            continue
+        for batch in _batches(log, segment.base_offset, min(segment.end_offset, log.high_watermark)):
+            if is_newest and batch.timestamp_ms > (NO_TIMESTAMP if found is None else found.timestamp_ms):
+                found = batch
+            elif not is_newest and batch.timestamp_ms >= newest:
+                found = batch
+                break
+        if found is not None and not is_newest:
+            break
+    number = request.correlation_id
+    if found is None:
+        return ListOffsetsResponse(correlation_id=number)
+    return ListOffsetsResponse(
+        correlation_id=number,
+        offset=found.base_offset,
+        leader_epoch=found.leader_epoch,
+        timestamp_ms=found.timestamp_ms,
+    )
+
+
+def _batches(log: ReplicaLog, begin: Offset, end: Offset) -> Iterator[RecordBatch]:
+    """The batches from `begin` on that end at or below `end`."""
+    while begin < end:
+        for batch in log.storage.read(begin, FIND_BYTES):
+            if batch.next_offset > end:
+                return
+            begin = batch.next_offset
+            yield batch
 
 
 def _diverging(log: ReplicaLog, request: ConsumeRequest) -> EpochEndOffset | None:

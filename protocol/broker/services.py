@@ -30,7 +30,13 @@ from protocol.messages.acls import AclOperation
 from protocol.messages.admin import AdminRequest, MetadataRequest
 from protocol.messages.base import ClientRequest
 from protocol.messages.batch import NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP, RecordBatch
-from protocol.messages.data import EARLIEST, LATEST, ConsumeRequest, ListOffsetsRequest, ProduceRequest
+from protocol.messages.data import (
+    MAX_TIMESTAMP,
+    ConsumeRequest,
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
+    ProduceRequest,
+)
 from protocol.messages.recovery import (
     MAX_PARTITIONS_PER_REQUEST,
     GetReplicaLogInfoRequest,
@@ -80,10 +86,17 @@ class BrokerServices:
 
     def list_offsets(self, now_ms: TimeMs, sender: NodeId, request: ListOffsetsRequest) -> None:
         error = _partition_error(self._context.image, request, AclOperation.DESCRIBE, request.topic, request.partition)
-        if error is ErrorCode.NONE and request.timestamp not in (EARLIEST, LATEST):
+        if error is ErrorCode.NONE and request.timestamp < MAX_TIMESTAMP:
             error = ErrorCode.INVALID_REQUEST
         if error is ErrorCode.NONE:
             self._reads.list_offsets(sender, request)
+        else:
+            self._context.out.send(sender, request.refusal(error))
+
+    def end_of_epoch(self, now_ms: TimeMs, sender: NodeId, request: OffsetForLeaderEpochRequest) -> None:
+        error = _partition_error(self._context.image, request, AclOperation.DESCRIBE, request.topic, request.partition)
+        if error is ErrorCode.NONE:
+            self._reads.end_of_epoch(sender, request)
         else:
             self._context.out.send(sender, request.refusal(error))
 

@@ -136,7 +136,7 @@ class ReplicaLog:
         """As leader: None if this log begins with the follower's, else the last epoch that both may share (M43)."""
         if last_fetched_epoch < 0 and self.start_offset <= fetch_offset <= self.end_offset:
             return None
-        epoch, end_offset = self._end_offset_for(last_fetched_epoch)
+        epoch, end_offset = self.end_offset_for(last_fetched_epoch)
         if epoch == last_fetched_epoch and fetch_offset <= end_offset:
             return None
         return EpochEndOffset(leader_epoch=epoch, end_offset=end_offset)
@@ -147,10 +147,10 @@ class ReplicaLog:
 
     def truncation_offset(self, diverging: EpochEndOffset) -> Offset:
         """As follower: the offset to truncate to for the leader's diverging epoch."""
-        epoch, end_offset = self._end_offset_for(diverging.leader_epoch)
+        epoch, end_offset = self.end_offset_for(diverging.leader_epoch)
         return min(end_offset, diverging.end_offset) if epoch == diverging.leader_epoch else end_offset
 
-    def _end_offset_for(self, epoch: Epoch) -> tuple[Epoch, Offset]:
+    def end_offset_for(self, epoch: Epoch) -> tuple[Epoch, Offset]:
         """The largest known epoch <= `epoch` and its end offset; `epoch` and the log start if all such are deleted."""
         found, end_offset = self.epochs.end_offset_for(epoch, self.end_offset)
         is_deleted = found < 0 <= epoch and self.start_offset > 0

@@ -13,12 +13,15 @@ from protocol.messages.records import ControllerFeature
 
 
 class BrokerRegistrationRequest(Request, control=True):
-    """A broker registers. `previous_broker_epoch` is that of its clean-shutdown file, -1 without one (G23, E21)."""
+    """A broker registers. `previous_broker_epoch` is that of its clean-shutdown file, -1 without one (G23, E21).
+    `endpoint` is the `HOST:PORT` of its listener for Kafka's clients, if it has one.
+    """
 
     broker_id: Int32
     incarnation_id: str
     previous_broker_epoch: Int64 = NO_EPOCH
     rack: str | None = None
+    endpoint: str | None = None
 
 
 class BrokerRegistrationResponse(Response, control=True):

@@ -16,7 +16,7 @@ from __future__ import annotations
 from protocol.errors import ErrorCode
 from protocol.ids import NO_EPOCH, NO_OFFSET, Offset
 from protocol.messages.base import ClientRequest, Int8, Int16, Int32, Int64, Message, Response
-from protocol.messages.batch import RecordBatch
+from protocol.messages.batch import NO_TIMESTAMP, RecordBatch
 
 CONSUMER = -1
 """`replica_id` of a fetch by a consumer."""
@@ -173,10 +173,13 @@ class ConsumeResponse(Response):
 
 EARLIEST = -2
 LATEST = -1
+MAX_TIMESTAMP = -3
 
 
 class ListOffsetsRequest(ClientRequest):
-    """Requests an offset of a partition: the log start offset (`timestamp` EARLIEST) or the high watermark (LATEST)."""
+    """Requests an offset of a partition: the log start offset (`timestamp` EARLIEST), the high watermark (LATEST), the
+    committed batch with the newest timestamp (MAX_TIMESTAMP), or the first committed one that is at least as new.
+    """
 
     topic: str
     partition: Int32
@@ -184,7 +187,25 @@ class ListOffsetsRequest(ClientRequest):
 
 
 class ListOffsetsResponse(Response):
-    """The offset, and the leader epoch of the responding leader."""
+    """The offset, and the leader epoch of the responding leader. By timestamp it is the base offset of the batch, -1 if
+    there is none, with the timestamp and the leader epoch of the batch.
+    """
 
     offset: Int64 = NO_OFFSET
     leader_epoch: Int32 = NO_EPOCH
+    timestamp_ms: Int64 = NO_TIMESTAMP
+
+
+class OffsetForLeaderEpochRequest(ClientRequest):
+    """Requests the end of a leader epoch in the leader's log (KIP-101, KIP-320)."""
+
+    topic: str
+    partition: Int32
+    leader_epoch: Int32
+
+
+class OffsetForLeaderEpochResponse(Response):
+    """The largest epoch up to the requested one, and its end offset; both -1 if the log has none."""
+
+    leader_epoch: Int32 = NO_EPOCH
+    end_offset: Int64 = NO_OFFSET

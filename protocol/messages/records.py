@@ -32,6 +32,14 @@ class RegisterBrokerRecord(MetadataRecord):
     rack: str | None = None
 
 
+class BrokerEndpointRecord(MetadataRecord):
+    """A registered broker has a listener for Kafka's clients at `endpoint`, `HOST:PORT`; follows its registration."""
+
+    broker_id: Int32
+    broker_epoch: Int64
+    endpoint: str
+
+
 class BrokerRegistrationChangeRecord(MetadataRecord):
     """Fences or unfences a broker, or marks it as shutting down; `None` leaves a flag unchanged."""
 

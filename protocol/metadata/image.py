@@ -8,7 +8,7 @@ size of the cluster.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from protocol.config import CONFIGS, ClusterConfig, ConfigValue, config_text
@@ -19,6 +19,7 @@ from protocol.messages.acls import WILDCARD, AclEntry, AclResourceType, PatternT
 from protocol.messages.quorum import ControlRecord
 from protocol.messages.records import (
     AccessControlEntryRecord,
+    BrokerEndpointRecord,
     BrokerRegistrationChangeRecord,
     ConfigRecord,
     FeatureLevelRecord,
@@ -49,6 +50,7 @@ class BrokerRegistration:
     fenced: bool = True
     in_controlled_shutdown: bool = False
     rack: str | None = None
+    endpoint: str | None = None
 
 
 @dataclass(slots=True)
@@ -74,7 +76,7 @@ class MetadataDelta:
 
     def removed(self) -> list[TopicIdPartition]:
         """The partitions that were removed, alone or with their topic."""
-        keys = list(self.removed_partitions)
+        keys = list(self.removed_partitions) if self.removed_partitions else []
         for topic_id, topic in self.deleted_topics.items():
             keys += [TopicIdPartition(topic_id, index) for index in topic.partitions]
         return keys
@@ -176,7 +178,12 @@ class MetadataImage:
             FeatureLevelRecord.unchecked(name=name, feature_level=level) for name, level in self.feature_levels.items()
         ]
         records += [AccessControlEntryRecord(entry=entry) for entry in self.acls]
-        records += [RegisterBrokerRecord.unchecked(**asdict(registration)) for registration in self.brokers.values()]
+        for registration in self.brokers.values():
+            values = asdict(registration)
+            endpoint = values.pop("endpoint")
+            records.append(RegisterBrokerRecord.unchecked(**values))
+            if endpoint is not None:
+                records.append(_endpoint_record(registration, endpoint))
         records += self.controllers.values()
         records += [
             TopicRecord.unchecked(name=topic.name, topic_id=topic.topic_id, first_leader_epoch=topic.first_leader_epoch)
@@ -246,7 +253,15 @@ class MetadataImage:
             registration.fenced if record.fenced is None else record.fenced,
             registration.in_controlled_shutdown if shutting_down is None else shutting_down,
             registration.rack,
+            registration.endpoint,
         )
+        self._delta.brokers[record.broker_id] = None
+
+    def _set_endpoint(self, record: BrokerEndpointRecord) -> None:
+        registration = self.brokers.get(record.broker_id)
+        if registration is None or registration.broker_epoch != record.broker_epoch:
+            raise ProtocolInvariantError(f"endpoint of unknown broker {record.broker_id} at {record}")
+        self.brokers[record.broker_id] = replace(registration, endpoint=record.endpoint)
         self._delta.brokers[record.broker_id] = None
 
     def _unregister_broker(self, record: UnregisterBrokerRecord) -> None:
@@ -335,6 +350,11 @@ class MetadataImage:
         self._delta.partitions[partition_key(record.topic_id, record.partition_id)] = None
 
 
+def _endpoint_record(registration: BrokerRegistration, endpoint: str) -> BrokerEndpointRecord:
+    broker, epoch = registration.broker_id, registration.broker_epoch
+    return BrokerEndpointRecord.unchecked(broker_id=broker, broker_epoch=epoch, endpoint=endpoint)
+
+
 def _acl_key(entry: AclEntry) -> tuple[AclResourceType, str | None]:
     """The index key of an entry: its resource's name, None for all prefixes."""
     return entry.resource_type, None if entry.pattern_type is PatternType.PREFIXED else entry.resource_name
@@ -343,6 +363,7 @@ def _acl_key(entry: AclEntry) -> tuple[AclResourceType, str | None]:
 _REPLAY: dict[type[MetadataRecord], Callable[[MetadataImage, Any], None]] = {
     RegisterBrokerRecord: MetadataImage._register_broker,
     BrokerRegistrationChangeRecord: MetadataImage._change_registration,
+    BrokerEndpointRecord: MetadataImage._set_endpoint,
     TopicRecord: MetadataImage._add_topic,
     RemoveTopicRecord: MetadataImage._remove_topic,
     ConfigRecord: MetadataImage._set_config,

@@ -176,7 +176,7 @@ def _partition(image: MetadataImage, topic: TopicImage, index: int) -> Described
         eligible_leader_replicas=state.elr if features.elr else None,
         last_known_elr=state.last_known_elr if features.elr else None,
         last_known_leader=state.last_known_leader if features.track_last_known_leader else None,
-        offline_replicas=tuple(broker for broker in state.replicas if _is_offline(image, broker)),
+        offline_replicas=tuple(broker for broker in state.replicas if is_offline(image, broker)),
         adding_replicas=state.adding_replicas,
         removing_replicas=state.removing_replicas,
         leader_recovery_state=int(state.leader_recovery_state),
@@ -184,7 +184,8 @@ def _partition(image: MetadataImage, topic: TopicImage, index: int) -> Described
     )
 
 
-def _is_offline(image: MetadataImage, broker: int) -> bool:
+def is_offline(image: MetadataImage, broker: int) -> bool:
+    """Whether a broker is fenced or not registered."""
     return broker not in image.brokers or image.brokers[broker].fenced
 
 

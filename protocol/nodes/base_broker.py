@@ -35,6 +35,7 @@ from protocol.messages.data import (
     FetchRequest,
     FetchResponse,
     ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
     ProduceRequest,
 )
 
@@ -77,6 +78,7 @@ class BaseBroker:
             ProduceRequest: self._services.produce,
             ConsumeRequest: self._services.consume,
             ListOffsetsRequest: self._services.list_offsets,
+            OffsetForLeaderEpochRequest: self._services.end_of_epoch,
             MetadataRequest: self._services.describe,
         }
         self._timers: dict[str, Callable[[TimeMs, str], None]] = {

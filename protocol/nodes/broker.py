@@ -143,6 +143,7 @@ class BrokerNode(BaseBroker):
     - `rack`: the rack that it registers, if any.
     - `data_loss_hook`, `checksum`: as in `BaseBroker`.
     - `cluster_id`: the id that its quorum messages carry.
+    - `endpoint`: the `HOST:PORT` of its listener for Kafka's clients, which it registers; None without one.
     """
 
     # A part that only refers to others, and the metadata log, which the image shows.
@@ -159,13 +160,14 @@ class BrokerNode(BaseBroker):
         data_loss_hook: DataLossHook = no_routine,
         checksum: Checksum | None = None,
         cluster_id: str = CLUSTER_ID,
+        endpoint: str | None = None,
     ) -> None:
         out = Outbox()
         context = BrokerContext(broker_id, config, MetadataImage(config), storage, out, controller_id=controllers[0])
         super().__init__(context, IsrManager(context), data_loss_hook, checksum)
         quorum = QuorumConfig.of(config, controllers, cluster_id)
         self.replica = QuorumReplica(broker_id, quorum, storage, rng, out, can_vote=False)
-        self._lifecycle = BrokerLifecycleManager(context, self._flusher, rng, rack)
+        self._lifecycle = BrokerLifecycleManager(context, self._flusher, rng, rack, endpoint)
         self._snapshots = SnapshotGenerator(self.replica, config)
         self._metadata = BrokerMetadata(
             context, self.replica, self._snapshots, self._lifecycle, self._isr, self._fetcher, self._replica_manager

@@ -47,7 +47,8 @@ class BrokerControl:
         elif error is ErrorCode.NONE:
             self._log.incarnations.forget(broker)
             incarnation, previous = request.incarnation_id, request.previous_broker_epoch
-            self._log.write(brokers.register(state, broker, incarnation, previous, request.rack))
+            records = brokers.register(state, broker, incarnation, previous, request.rack, request.endpoint)
+            self._log.write(records)
             epoch = state.image.brokers[broker].broker_epoch
         number, incarnation = request.correlation_id, request.incarnation_id
         response = BrokerRegistrationResponse.unchecked(

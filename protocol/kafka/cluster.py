@@ -1,0 +1,136 @@
+"""ApiVersions, Metadata and DescribeCluster: what a client asks before anything else.
+
+Brokers are those that are registered with a listener and not fenced. The controller that Metadata names is a broker
+that takes administration requests, as with KRaft, where clients do not reach controllers: this broker.
+
+Departure from Kafka: a topic that does not exist is not created by a request for its metadata
+(`auto.create.topics.enable=false`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from protocol.errors import ErrorCode
+from protocol.ids import NO_LEADER
+from protocol.kafka.view import NO_UUID, Client, View, text_of, uuid_of
+from protocol.kafka.wire import KafkaRequest, Values
+from protocol.messages.acls import AclOperation
+from protocol.messages.topics import NO_AUTHORIZED_OPERATIONS
+from protocol.metadata.authorizer import authorized_operations, cluster_operations, may
+from protocol.metadata.image import MetadataImage, TopicImage
+from protocol.metadata.partition import PartitionState
+from protocol.metadata.queries import is_offline
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets"})
+
+
+def api_versions(view: View, client: Client, request: KafkaRequest) -> Values:
+    """The APIs with their versions; the software of the client is noted for logs."""
+    name, version = (getattr(request.body, f"client_software_{part}", "") for part in ("name", "version"))
+    client.software = f"{name} {version}".strip()
+    return supported(view.supported, ErrorCode.NONE)
+
+
+def supported(ranges: dict[int, tuple[int, int]], error: ErrorCode) -> Values:
+    """The response of ApiVersions. With UNSUPPORTED_VERSION it is that of version 0, which every client reads."""
+    keys = [{"api_key": key, "min_version": low, "max_version": high} for key, (low, high) in sorted(ranges.items())]
+    return {"error_code": error, "api_keys": keys}
+
+
+def metadata(view: View, client: Client, request: KafkaRequest) -> Values:
+    """Brokers and topics: all topics where none is named (null; version 0: an empty list)."""
+    topics, has_operations = request.body.topics, getattr(request.body, "include_topic_authorized_operations", False)
+    if topics is None or (request.version == 0 and not topics):
+        described = [
+            _topic(view, topic, client.principal, has_operations)
+            for _, topic in sorted((topic.name, topic) for topic in view.image.topics.values())
+            if may(view.image, client.principal, AclOperation.DESCRIBE, topic.name)
+        ]
+    else:
+        described = [_named_topic(view, item, client.principal, has_operations) for item in topics]
+    return {
+        "brokers": _brokers(view),
+        "cluster_id": view.cluster_id,
+        "controller_id": view.me,
+        "topics": described,
+        "cluster_authorized_operations": NO_AUTHORIZED_OPERATIONS,
+        "error_code": ErrorCode.NONE,
+    }
+
+
+def describe_cluster(view: View, client: Client, request: KafkaRequest) -> Values:
+    is_asked = request.body.include_cluster_authorized_operations
+    return {
+        "error_code": ErrorCode.NONE,
+        "error_message": None,
+        "endpoint_type": 1,
+        "cluster_id": view.cluster_id,
+        "controller_id": view.me,
+        "brokers": [{**item, "broker_id": item["node_id"], "is_fenced": False} for item in _brokers(view)],
+        "cluster_authorized_operations": cluster_operations(view.image, client.principal)
+        if is_asked
+        else NO_AUTHORIZED_OPERATIONS,
+    }
+
+
+def _brokers(view: View) -> list[dict[str, Any]]:
+    found = []
+    for broker in view.live_brokers():
+        endpoint = view.endpoint(broker)
+        if endpoint is not None:
+            rack = view.image.brokers[broker].rack
+            found.append({"node_id": broker, "host": endpoint[0], "port": endpoint[1], "rack": rack})
+    return found
+
+
+def _named_topic(view: View, item: Any, principal: str, has_operations: bool) -> Values:
+    name, topic_id = item.name, getattr(item, "topic_id", None)
+    topic = view.topic(name, topic_id)
+    error = ErrorCode.NONE
+    if topic is None:
+        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if name else ErrorCode.UNKNOWN_TOPIC_ID
+    if name and not may(view.image, principal, AclOperation.DESCRIBE, name):
+        error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    if error is ErrorCode.NONE and topic is not None:
+        return _topic(view, topic, principal, has_operations)
+    return {
+        "error_code": error,
+        "name": name,
+        "topic_id": topic_id or NO_UUID,
+        "is_internal": name in INTERNAL_TOPICS,
+        "partitions": (),
+        "topic_authorized_operations": NO_AUTHORIZED_OPERATIONS,
+    }
+
+
+def _topic(view: View, topic: TopicImage, principal: str, has_operations: bool) -> Values:
+    operations = NO_AUTHORIZED_OPERATIONS
+    if has_operations:
+        operations = authorized_operations(view.image, principal, topic.name)
+    return {
+        "error_code": ErrorCode.NONE,
+        "name": topic.name,
+        "topic_id": uuid_of(topic.topic_id),
+        "is_internal": topic.name in INTERNAL_TOPICS,
+        "partitions": [_partition(view.image, index, state) for index, state in sorted(topic.partitions.items())],
+        "topic_authorized_operations": operations,
+    }
+
+
+def _partition(image: MetadataImage, index: int, state: PartitionState) -> Values:
+    has_leader = state.leader != NO_LEADER
+    return {
+        "error_code": ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
+        "partition_index": index,
+        "leader_id": state.leader,
+        "leader_epoch": state.leader_epoch,
+        "replica_nodes": state.replicas,
+        "isr_nodes": state.isr,
+        "offline_replicas": [broker for broker in state.replicas if is_offline(image, broker)],
+    }
+
+
+def topic_id_text(topic_id: Any) -> str | None:
+    """A topic id of a request as the metadata have it; None for the zero uuid."""
+    return None if topic_id is None or topic_id == NO_UUID else text_of(topic_id)

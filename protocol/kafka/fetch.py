@@ -1,0 +1,279 @@
+"""Fetch by consumers, ListOffsets and OffsetForLeaderEpoch.
+
+**Waiting.** A fetch first asks all its partitions at once. If they have less than `min_bytes`, and none has news (an
+error, a diverging epoch), it asks those without records again and waits at each leader until the high watermark moves
+there, until there is enough, or `max_wait` is over.
+
+**Sessions** (KIP-227). A consumer may name all its partitions once; the broker remembers them with what it answered
+last, and later requests and responses have only what has changed. Sessions are numbered per broker, at most
+`MAX_SESSIONS` of them, of which the least recently used is dropped; a client whose session is unknown starts a new one.
+
+Requests of followers (a replica id of 0 or more) are refused: replicas fetch by the project's own messages.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from protocol.errors import ErrorCode
+from protocol.ids import NO_OFFSET, Offset
+from protocol.kafka.batches import to_kafka
+from protocol.kafka.calls import BROKER, Answers, Call, Calls, Handler
+from protocol.kafka.view import NO_UUID, Client, View, epoch_error, leader_fields
+from protocol.kafka.wire import KafkaRequest, Values
+from protocol.messages.base import Response
+from protocol.messages.batch import RecordBatch
+from protocol.messages.data import ConsumeRequest, ConsumeResponse
+
+MAX_SESSIONS = 1_000
+"""`max.incremental.fetch.session.cache.slots` of Kafka."""
+NO_SESSION = 0
+FULL = 0
+CLOSE = -1
+"""Session epochs that begin a session and end one."""
+
+
+@dataclass(slots=True)
+class Wanted:
+    """A partition of a fetch. `topic` is the name, or None with `topic_id` where the request names topics by id."""
+
+    topic: str | None
+    topic_id: UUID
+    partition: int
+    current_leader_epoch: int
+    fetch_offset: Offset
+    last_fetched_epoch: int
+    max_bytes: int
+    answered: tuple[Offset, Offset] | None = None
+    """(high watermark, log start offset) of the last response in the session."""
+
+    @property
+    def key(self) -> tuple[str | None, UUID, int]:
+        return self.topic, self.topic_id, self.partition
+
+
+@dataclass(slots=True)
+class FetchSession:
+    epoch: int
+    partitions: dict[tuple[str | None, UUID, int], Wanted] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class KafkaFetchSessions:
+    """The fetch sessions of a broker's consumers."""
+
+    sessions: OrderedDict[int, FetchSession] = field(default_factory=OrderedDict)
+    last_id: int = 0
+
+    def begin(self, wanted: list[Wanted]) -> int:
+        self.last_id = self.last_id % (2**31 - 1) + 1
+        if len(self.sessions) >= MAX_SESSIONS:
+            self.sessions.popitem(last=False)
+        self.sessions[self.last_id] = FetchSession(1, {item.key: item for item in wanted})
+        return self.last_id
+
+    def next(self, session_id: int, epoch: int, body: Any) -> FetchSession | ErrorCode:
+        """The session after the changes of an incremental request, or the error that makes the client begin another."""
+        session = self.sessions.get(session_id)
+        if session is None:
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        if session.epoch != epoch:
+            return ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        session.epoch = session.epoch % (2**31 - 1) + 1
+        self.sessions.move_to_end(session_id)
+        for item in wanted_of(body):
+            known = session.partitions.pop(item.key, None)
+            item.answered = None if known is None else known.answered
+            session.partitions[item.key] = item
+        for topic in body.forgotten_topics_data:
+            for partition in topic.partitions:
+                key = (getattr(topic, "topic", None), getattr(topic, "topic_id", NO_UUID), partition)
+                session.partitions.pop(key, None)
+        return session
+
+
+def wanted_of(body: Any) -> Iterator[Wanted]:
+    """The partitions that a request names."""
+    for topic in body.topics:
+        for item in topic.partitions:
+            yield Wanted(
+                getattr(topic, "topic", None),
+                getattr(topic, "topic_id", NO_UUID),
+                item.partition,
+                getattr(item, "current_leader_epoch", -1),
+                item.fetch_offset,
+                getattr(item, "last_fetched_epoch", -1),
+                item.partition_max_bytes,
+            )
+
+
+def fetch(view: View, sessions: KafkaFetchSessions, client: Client, request: KafkaRequest) -> Handler:
+    """Reads committed records of all partitions of the request, or of its session."""
+    body = request.body
+    if _replica_id(body) >= 0:
+        return _failed(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    session_id, epoch = getattr(body, "session_id", NO_SESSION), getattr(body, "session_epoch", CLOSE)
+    session: FetchSession | None = None
+    if epoch in (FULL, CLOSE):
+        wanted = list(wanted_of(body))
+        sessions.sessions.pop(session_id, None)
+        session_id = sessions.begin(wanted) if epoch == FULL and wanted else NO_SESSION
+    else:
+        found = sessions.next(session_id, epoch, body)
+        if isinstance(found, ErrorCode):
+            return _failed(found)
+        session, wanted = found, list(found.partitions.values())
+    deadline_ms = view.now_ms + int(body.max_wait.total_seconds() * 1000)
+    answers = yield from _read(view, client, wanted, body.min_bytes, deadline_ms)
+    return {
+        "error_code": ErrorCode.NONE,
+        "session_id": session_id,
+        **_results(view, wanted, answers, getattr(body, "max_bytes", 2**31 - 1), session is not None),
+    }
+
+
+def _replica_id(body: Any) -> int:
+    state = getattr(body, "replica_state", None)
+    return int(getattr(body, "replica_id", -1) if state is None else state.replica_id)
+
+
+def _failed(error: ErrorCode) -> Values:
+    return {"error_code": error, "session_id": NO_SESSION, "responses": ()}
+
+
+def _read(view: View, client: Client, wanted: list[Wanted], min_bytes: int, deadline_ms: int) -> Any:
+    """The responses of the leaders, one for each partition; an ErrorCode where no leader is asked."""
+    answers: list[Response | ErrorCode | None] = [_error(view, item) for item in wanted]
+    asked = [place for place, error in enumerate(answers) if error is None]
+    first = yield Calls([_call(view, client, wanted[place], 0) for place in asked], max(deadline_ms, view.now_ms + 1))
+    for place, response in zip(asked, first, strict=True):
+        answers[place] = response
+    while view.now_ms < deadline_ms and not _is_enough(answers, min_bytes):
+        silent = [place for place in asked if not _size(answers[place])]
+        if not silent:
+            break
+        wait_ms = deadline_ms - view.now_ms
+        size = sum(_size(answer) for answer in answers)
+        enough = _enough_with(size, min_bytes)
+        more = yield Calls([_call(view, client, wanted[place], wait_ms) for place in silent], deadline_ms, enough)
+        for place, response in zip(silent, more, strict=True):
+            answers[place] = response or answers[place]
+        if all(response is not None for response in more):
+            break
+    return answers
+
+
+def _enough_with(size: int, min_bytes: int) -> Any:
+    """Whether responses with records of `size` bytes, and those of another round, are enough."""
+
+    def is_enough(more: Answers) -> bool:
+        news = [response for response in more if response is not None]
+        return any(_has_news(item) for item in news) or size + sum(_size(item) for item in news) >= max(min_bytes, 1)
+
+    return is_enough
+
+
+def _is_enough(answers: list[Response | ErrorCode | None], min_bytes: int) -> bool:
+    return any(_has_news(item) for item in answers) or sum(_size(item) for item in answers) >= min_bytes
+
+
+def _has_news(answer: Response | ErrorCode | None) -> bool:
+    """Whether an answer must not wait: an error, or a diverging epoch."""
+    if isinstance(answer, ConsumeResponse):
+        return answer.error is not ErrorCode.NONE or answer.diverging_epoch is not None
+    return answer is not None
+
+
+def _size(answer: Response | ErrorCode | None) -> int:
+    return sum(len(batch.payload) for batch in answer.batches) if isinstance(answer, ConsumeResponse) else 0
+
+
+def _error(view: View, item: Wanted) -> ErrorCode | None:
+    """Why no replica is asked for a partition; None where one is."""
+    topic = view.topic(item.topic, item.topic_id)
+    if topic is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if item.topic else ErrorCode.UNKNOWN_TOPIC_ID
+    error = epoch_error(view.image, topic, item.partition, item.current_leader_epoch)
+    return None if error is ErrorCode.NONE else error
+
+
+def _call(view: View, client: Client, item: Wanted, wait_ms: int) -> Call:
+    topic = view.topic(item.topic, item.topic_id)
+    assert topic is not None
+    request = ConsumeRequest.unchecked(
+        correlation_id=0,
+        principal=client.principal,
+        topic=topic.name,
+        partition=item.partition,
+        fetch_offset=item.fetch_offset,
+        max_bytes=item.max_bytes,
+        max_wait_ms=wait_ms,
+        last_fetched_epoch=item.last_fetched_epoch,
+    )
+    return Call(BROKER, request)
+
+
+def _results(
+    view: View, wanted: list[Wanted], answers: list[Response | ErrorCode | None], max_bytes: int, incremental: bool
+) -> Values:
+    """The partitions of a response by topic; of an incremental one those with records, an error or a change."""
+    topics: dict[tuple[str | None, UUID], list[Values]] = {}
+    leaders: list[int] = []
+    left = max_bytes
+    for item, answer in zip(wanted, answers, strict=True):
+        result = _result(view, item, answer, left)
+        left = left - len(result["records"] or b"")
+        if result["error_code"] in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
+            leaders.append(result["current_leader"]["leader_id"])
+        marks = (result["high_watermark"], result["log_start_offset"])
+        is_news = result["records"] or result["error_code"] is not ErrorCode.NONE or "diverging_epoch" in result
+        if not incremental or is_news or marks != item.answered:
+            topics.setdefault((item.topic, item.topic_id), []).append(result)
+            item.answered = marks
+    responses = [
+        {"topic": name or "", "topic_id": topic_id, "partitions": partitions}
+        for (name, topic_id), partitions in topics.items()
+    ]
+    return {"responses": responses, "node_endpoints": view.node_endpoints(leaders)}
+
+
+def _result(view: View, item: Wanted, answer: Response | ErrorCode | None, left: int) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "partition_index": item.partition,
+        "error_code": ErrorCode.NONE,
+        "high_watermark": NO_OFFSET,
+        "last_stable_offset": NO_OFFSET,
+        "log_start_offset": NO_OFFSET,
+        "aborted_transactions": None,
+        "records": b"",
+    }
+    if isinstance(answer, ErrorCode):
+        result["error_code"] = answer
+    elif isinstance(answer, ConsumeResponse):
+        result |= {
+            "error_code": answer.error,
+            "high_watermark": answer.high_watermark,
+            "last_stable_offset": answer.high_watermark,
+            "log_start_offset": answer.log_start_offset,
+            "records": _records(view, answer.batches, left),
+        }
+        if answer.diverging_epoch is not None:
+            diverging = answer.diverging_epoch
+            result["diverging_epoch"] = {"epoch": diverging.leader_epoch, "end_offset": diverging.end_offset}
+    else:
+        result["error_code"] = ErrorCode.REQUEST_TIMED_OUT
+    if result["error_code"] in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
+        topic = view.topic(item.topic, item.topic_id)
+        result["current_leader"] = leader_fields(None if topic is None else topic.partitions.get(item.partition))
+    return result
+
+
+def _records(view: View, batches: tuple[RecordBatch, ...], left: int) -> bytes:
+    """The batches as Kafka's clients read them, as far as they fit into `left` bytes; nothing where that is used up."""
+    if left <= 0:
+        return b""
+    return b"".join(to_kafka(batch, view.checksum) for batch in batches)

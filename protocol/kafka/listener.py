@@ -1,0 +1,177 @@
+"""The listener of a broker: the connections of its clients, and the handlers of their requests.
+
+It is a part of the broker's process and dies with it. Bytes come as messages of the node at the other end
+(`protocol/messages/connections.py`); requests become the messages that nodes exchange already (`calls.py`). The
+composite node that hosts broker and listener is `protocol/nodes/listening_broker.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from functools import partial
+from random import Random
+from typing import Any
+
+from protocol.broker.context import BrokerContext
+from protocol.contract import Outbox
+from protocol.errors import ErrorCode, MalformedMessageError
+from protocol.ids import NodeId, TimeMs
+from protocol.kafka.api import Api
+from protocol.kafka.apis import API_VERSIONS, FETCH, STATELESS
+from protocol.kafka.calls import Tasks
+from protocol.kafka.cluster import supported
+from protocol.kafka.connection import Connection, UnsupportedRequest
+from protocol.kafka.fetch import KafkaFetchSessions, fetch
+from protocol.kafka.groups.apis import group_apis
+from protocol.kafka.groups.coordinator import Coordinator
+from protocol.kafka.groups.shards import Shards
+from protocol.kafka.produce import NO_RESPONSE, REFUSED_WITHOUT_ACKS
+from protocol.kafka.view import Client, View
+from protocol.kafka.wire import FrameReader, KafkaRequest, Values, encode_response
+from protocol.log.checksum import Checksum
+from protocol.messages.base import ANONYMOUS, Response
+from protocol.messages.connections import ClientBytes, ClientCongested, ClientConnected, ClientDisconnected
+
+TIMER = "kafka/"
+"""The one timer of a listener."""
+MAX_REQUEST_BYTES = 100 * 1024 * 1024
+"""The default of `socket.request.max.bytes`."""
+ConnectionKey = tuple[NodeId, int]
+"""The node at the other end, and its number of the connection."""
+
+
+class KafkaListener:
+    """The connections of one broker. What it sends is in `out`; `tasks.to_broker` has requests to its own broker."""
+
+    def __init__(self, context: BrokerContext, checksum: Checksum, cluster_id: str, rng: Random) -> None:
+        self.out = Outbox()
+        self.tasks = Tasks(self.out, lambda: context.controller_id)
+        self._view = View(context, self.tasks, checksum, cluster_id, rng, {})
+        self._coordinator = Coordinator(Shards(self._view))
+        served = (*STATELESS, *group_apis(self._coordinator), Api(FETCH, "Fetch", 4, 17, self._fetch))
+        self._apis = {api.key: api for api in served}
+        self._view.supported |= {api.key: (api.low, api.high) for api in served}
+        self._sessions = KafkaFetchSessions()
+        self._connections: dict[ConnectionKey, Connection] = {}
+        self._timer_ms: TimeMs | None = None
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    def receive(self, now_ms: TimeMs, peer: NodeId, message: object) -> None:
+        """A message of a connection, or a response of the broker or of a controller."""
+        self._view.now_ms = now_ms
+        if isinstance(message, ClientBytes):
+            self._receive_data(now_ms, (peer, message.connection), message.data)
+        elif isinstance(message, ClientConnected):
+            self._open(peer, message)
+        elif isinstance(message, ClientDisconnected):
+            self._forget((peer, message.connection))
+        elif isinstance(message, ClientCongested):
+            self._set_congested(now_ms, (peer, message.connection), message.is_congested)
+        elif isinstance(message, Response):
+            self.tasks.receive(now_ms, message)
+        self._set_timer()
+
+    def follow_metadata(self, now_ms: TimeMs) -> None:
+        """After an input of the broker: takes over what has changed in the metadata."""
+        self._view.now_ms = now_ms
+        self._coordinator.follow(now_ms)
+        self._set_timer()
+
+    def fire(self, now_ms: TimeMs) -> None:
+        """What is due."""
+        self._view.now_ms = now_ms
+        self._timer_ms = None
+        self.tasks.fire(now_ms)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        due_ms = self.tasks.next_due_ms
+        if due_ms is not None and (self._timer_ms is None or due_ms < self._timer_ms):
+            self._timer_ms = due_ms
+            self.out.set_timer(TIMER, due_ms)
+
+    def _open(self, peer: NodeId, opened: ClientConnected) -> None:
+        client = Client(opened.peer, principal=opened.principal or ANONYMOUS)
+        connection = Connection(FrameReader(MAX_REQUEST_BYTES), self._supports, client)
+        self._connections[peer, opened.connection] = connection
+
+    def _supports(self, api_key: int, version: int) -> bool:
+        api = self._apis.get(api_key)
+        return api is not None and api.low <= version <= api.high
+
+    def _receive_data(self, now_ms: TimeMs, key: ConnectionKey, data: bytes) -> None:
+        connection = self._connections.get(key)
+        if connection is None:  # closed by this side, which the other end does not know yet
+            return
+        connection.feed(data)
+        self._handle_next(now_ms, key, connection)
+
+    def _set_congested(self, now_ms: TimeMs, key: ConnectionKey, is_congested: bool) -> None:
+        connection = self._connections.get(key)
+        if connection is not None:
+            connection.is_congested = is_congested
+            self._handle_next(now_ms, key, connection)
+
+    def _handle_next(self, now_ms: TimeMs, key: ConnectionKey, connection: Connection) -> None:
+        while True:
+            try:
+                request = connection.next_request()
+                if isinstance(request, UnsupportedRequest) and request.api_key != API_VERSIONS:
+                    raise request.refusal()
+            except MalformedMessageError as error:
+                self._close(key, str(error))
+                return
+            if request is None:
+                return
+            if isinstance(request, UnsupportedRequest):
+                values = supported(self._view.supported, ErrorCode.UNSUPPORTED_VERSION)
+                self._write(key, encode_response(API_VERSIONS, 0, request.correlation_id, values))
+                continue
+            connection.is_busy = True
+            self._handle(now_ms, key, connection, request)
+            if connection.is_busy:
+                return
+
+    def _handle(self, now_ms: TimeMs, key: ConnectionKey, connection: Connection, request: KafkaRequest) -> None:
+        result = self._apis[request.api_key].handler(self._view, connection.client, request)
+        if isinstance(result, Generator):
+            self.tasks.run(now_ms, result, partial(self._finish, key, connection, request))
+        else:
+            self._respond(key, connection, request, result)
+
+    def _finish(
+        self, key: ConnectionKey, connection: Connection, request: KafkaRequest, now_ms: TimeMs, result: Any
+    ) -> None:
+        self._view.now_ms = now_ms
+        self._respond(key, connection, request, result)
+        self._handle_next(now_ms, key, connection)
+
+    def _respond(self, key: ConnectionKey, connection: Connection, request: KafkaRequest, result: Any) -> None:
+        connection.is_busy = False
+        if connection.is_closed or result is NO_RESPONSE:
+            return
+        if result is REFUSED_WITHOUT_ACKS:
+            self._close(key, "a batch with acks=0 was refused")
+            return
+        values: Values = result
+        self._write(key, encode_response(request.api_key, request.version, request.correlation_id, values))
+
+    def _write(self, key: ConnectionKey, frame: bytes) -> None:
+        peer, number = key
+        self.out.send(peer, ClientBytes.unchecked(connection=number, data=frame))
+
+    def _close(self, key: ConnectionKey, reason: str) -> None:
+        peer, number = key
+        self._forget(key)
+        self.out.send(peer, ClientDisconnected(connection=number, reason=reason))
+
+    def _forget(self, key: ConnectionKey) -> None:
+        connection = self._connections.pop(key, None)
+        if connection is not None:
+            connection.is_closed = True
+
+    def _fetch(self, view: View, client: Client, request: KafkaRequest) -> Any:
+        return fetch(view, self._sessions, client, request)

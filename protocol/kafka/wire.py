@@ -1,0 +1,189 @@
+"""Requests and responses of Kafka's protocol as bytes, by the schemas of `kio`, which are generated from Kafka's own.
+
+A frame is four bytes of length and a body. The body of a request is a header (API key, version, correlation id, client
+id) and a payload; the versions of header and payload follow from the first four bytes. The body of a response is a
+header with the correlation id of the request, and a payload of the request's version.
+
+Handlers read requests as kio's objects and give responses as plain mappings, in which a field has the name that kio
+gives it, nested entities are mappings, and fields that the version lacks are left out. `encode_response` makes the
+typed entity of the version; a missing field has the default of the schema, or none, in which case the handler is wrong
+and KeyError says which. So one handler serves every version of its API.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from io import BytesIO
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+from uuid import UUID
+
+from kio.index import load_request_schema, load_response_schema
+from kio.schema.errors import ErrorCode as KioErrorCode
+from kio.serial import entity_reader, entity_writer
+from kio.serial.errors import DecodeError
+
+from protocol.errors import MalformedMessageError
+
+_LENGTH = struct.Struct(">i")
+_KEY_AND_VERSION = struct.Struct(">hh")
+_CORRELATION_ID = struct.Struct(">i")
+API_VERSIONS = 18
+"""Its response has the oldest header at every version, so that a client can read it whatever it knows (KIP-511)."""
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaRequest:
+    """A decoded request. `body` is kio's object; `size_bytes` that of the frame's body."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str
+    body: Any
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHead:
+    """What the first eight bytes of every request say, whatever its version."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+
+
+class FrameReader:
+    """Cuts a stream of bytes into the bodies of frames of at most `max_bytes` (`socket.request.max.bytes`)."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        self._buffer += data
+
+    def next(self) -> bytes | None:
+        """The body of the next frame, None until all of it has arrived. MalformedMessageError for a length that is
+        negative or above the limit.
+        """
+        if len(self._buffer) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(self._buffer)
+        if not 0 <= length <= self._max_bytes:
+            raise MalformedMessageError(f"found a frame of {length} bytes; allowed: 0 to {self._max_bytes}")
+        end = _LENGTH.size + length
+        if len(self._buffer) < end:
+            return None
+        body = bytes(memoryview(self._buffer)[_LENGTH.size : end])
+        del self._buffer[:end]
+        return body
+
+
+def request_head(body: bytes) -> RequestHead:
+    """The head of a request. MalformedMessageError for a body that is too short for one."""
+    if len(body) < _KEY_AND_VERSION.size + _CORRELATION_ID.size:
+        raise MalformedMessageError(f"found a request of {len(body)} bytes; allowed: at least 8")
+    key, version = _KEY_AND_VERSION.unpack_from(body)
+    (correlation_id,) = _CORRELATION_ID.unpack_from(body, _KEY_AND_VERSION.size)
+    return RequestHead(key, version, correlation_id)
+
+
+def decode_request(head: RequestHead, body: bytes) -> KafkaRequest:
+    """The request, of an API and version that kio has. MalformedMessageError for bytes that do not fit the schema, or
+    that follow it.
+    """
+    read_header, read_payload = _request_readers(head.api_key, head.version)
+    try:
+        header, size = read_header(body, 0)
+        payload, more = read_payload(body, size)
+    except (DecodeError, ValueError, IndexError, OverflowError) as error:
+        raise MalformedMessageError(f"API {head.api_key} version {head.version}: {error}") from error
+    if size + more != len(body):
+        raise MalformedMessageError(
+            f"API {head.api_key} version {head.version}: {len(body) - size - more} bytes follow"
+        )
+    return KafkaRequest(head.api_key, head.version, head.correlation_id, header.client_id or "", payload, len(body))
+
+
+def encode_response(api_key: int, version: int, correlation_id: int, values: Values) -> bytes:
+    """The frame of a response. KeyError where `values` lacks a field that the version needs."""
+    schema = load_response_schema(api_key, version)
+    buffer = BytesIO()
+    buffer.write(_LENGTH.pack(0))
+    buffer.write(_CORRELATION_ID.pack(correlation_id))
+    if schema.__header_schema__.__flexible__ and api_key != API_VERSIONS:
+        buffer.write(b"\0")  # no tagged fields
+    _writer(api_key, version)(buffer, entity_builder(schema)(values))
+    frame = buffer.getbuffer()
+    _LENGTH.pack_into(frame, 0, len(frame) - _LENGTH.size)
+    return bytes(frame)
+
+
+@cache
+def _request_readers(api_key: int, version: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    schema = load_request_schema(api_key, version)
+    return entity_reader(schema.__header_schema__), entity_reader(schema)
+
+
+@cache
+def _writer(api_key: int, version: int) -> Callable[[BytesIO, Any], None]:
+    writer: Callable[[BytesIO, Any], None] = entity_writer(load_response_schema(api_key, version))
+    return writer
+
+
+@cache
+def entity_builder(schema: type[Any]) -> Callable[[Values], Any]:
+    """A function that builds an entity of a schema from a mapping; KeyError for a field that is missing."""
+    hints = get_type_hints(schema)
+    plan: list[tuple[str, Callable[[Any], Any], bool]] = []
+    for field in dataclasses.fields(schema):
+        has_default = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+        plan.append((field.name, _converter(field.metadata.get("kafka_type"), hints[field.name]), has_default))
+
+    def build(values: Values) -> Any:
+        given = {}
+        for name, convert, has_default in plan:
+            if name in values:
+                given[name] = convert(values[name])
+            elif name == "throttle_time":
+                given[name] = timedelta(0)
+            elif not has_default:
+                raise KeyError(f"{schema.__module__}.{schema.__name__} needs {name}")
+        return schema(**given)
+
+    return build
+
+
+def _converter(kafka_type: str | None, hint: Any) -> Callable[[Any], Any]:
+    if kafka_type == "error_code":
+        return KioErrorCode
+    if kafka_type in ("timedelta_i32", "timedelta_i64"):
+        return lambda ms: timedelta(milliseconds=ms)
+    if kafka_type == "uuid":
+        return lambda value: value if isinstance(value, UUID) else UUID(int=0)
+    nested, is_many = _nested(hint)
+    if nested is None:
+        return (lambda items: None if items is None else tuple(items)) if is_many else (lambda value: value)
+    build = entity_builder(nested)
+    if is_many:
+        return lambda items: None if items is None else tuple([build(item) for item in items])
+    return lambda item: None if item is None else build(item)
+
+
+def _nested(hint: Any) -> tuple[Any, bool]:
+    """(the entity that a field holds or None, whether it holds any number of items)."""
+    kinds: Sequence[Any] = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    for kind in kinds:
+        if get_origin(kind) is tuple:
+            item = get_args(kind)[0]
+            return (item if dataclasses.is_dataclass(item) else None), True
+        if dataclasses.is_dataclass(kind):
+            return kind, False
+    return None, False

@@ -1,0 +1,69 @@
+"""A broker with a listener for Kafka's clients: one node for its host, made of two.
+
+Messages of connections go to the listener. What the listener asks its own broker goes to it at once, within the same
+input, under the node id `LISTENER`, as which the broker answers; its requests to the active controller leave in the
+name of the broker, to which the controller responds. Nothing else changes for the broker.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import ClassVar
+
+from protocol.contract import Effect, Send
+from protocol.ids import LISTENER, NodeId, TimeMs, is_controller
+from protocol.kafka.listener import TIMER, KafkaListener
+from protocol.log.checksum import Checksum
+from protocol.messages.admin import AdminResponse
+from protocol.messages.base import Message
+from protocol.messages.connections import ClientBytes, ClientCongested, ClientConnected, ClientDisconnected
+from protocol.nodes.base_broker import BaseBroker
+
+_OF_CONNECTIONS = (ClientBytes, ClientConnected, ClientCongested, ClientDisconnected)
+
+
+class ListeningBroker:
+    """`broker` with a listener. `checksum` computes the CRC-32C of Kafka's batches; `rng` draws members' ids."""
+
+    NOT_STATE: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, broker: BaseBroker, checksum: Checksum, cluster_id: str, rng: Random) -> None:
+        self.broker = broker
+        self.node_id = broker.node_id
+        self.listener = KafkaListener(broker.context, checksum, cluster_id, rng)
+
+    def start(self, now_ms: TimeMs) -> list[Effect]:
+        return self._settle(now_ms, self.broker.start(now_ms))
+
+    def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> list[Effect]:
+        is_listeners = isinstance(message, _OF_CONNECTIONS) or (
+            isinstance(message, AdminResponse) and is_controller(sender)
+        )
+        if is_listeners:
+            self.listener.receive(now_ms, sender, message)
+            return self._settle(now_ms, [])
+        return self._settle(now_ms, self.broker.receive(now_ms, sender, message))
+
+    def fire(self, now_ms: TimeMs, name: str) -> list[Effect]:
+        if name == TIMER:
+            self.listener.fire(now_ms)
+            return self._settle(now_ms, [])
+        return self._settle(now_ms, self.broker.fire(now_ms, name))
+
+    def _settle(self, now_ms: TimeMs, effects: list[Effect]) -> list[Effect]:
+        """The effects for the host: those between broker and listener are carried out here."""
+        done: list[Effect] = []
+        self._pass_on(now_ms, effects, done)
+        self.listener.follow_metadata(now_ms)
+        to_broker = self.listener.tasks.to_broker
+        while to_broker:
+            self._pass_on(now_ms, self.broker.receive(now_ms, LISTENER, to_broker.popleft()), done)
+        done += self.listener.out.drain()
+        return done
+
+    def _pass_on(self, now_ms: TimeMs, effects: list[Effect], done: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Send) and effect.to == LISTENER:
+                self.listener.receive(now_ms, LISTENER, effect.message)
+            else:
+                done.append(effect)

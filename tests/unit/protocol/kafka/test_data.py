@@ -1,0 +1,141 @@
+"""Produce, Fetch, ListOffsets, Metadata at every version that the broker lists, by kio as the client."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.errors import ErrorCode
+from protocol.kafka.apis import FETCH, PRODUCE
+from protocol.kafka.view import uuid_of
+from protocol.messages.connections import ClientBytes
+from tests.unit.protocol.kafka.kafka_bench import HOST, TOPIC_ID, KafkaBench, batch_bytes, one_topic
+
+ID = uuid_of(TOPIC_ID)
+
+
+@pytest.fixture
+def bench() -> KafkaBench:
+    return KafkaBench().run(*one_topic()).connect()
+
+
+def produce(bench: KafkaBench, records: bytes, acks: int = -1, version: int = 9) -> object:
+    data = [{"name": "t", "topic_id": ID, "partition_data": [{"index": 0, "records": records}]}]
+    fields = {"transactional_id": None, "acks": acks, "timeout": 1000, "topic_data": data}
+    return bench.ask(PRODUCE, version, fields).responses[0].partition_responses[0]
+
+
+def fetch_fields(offset: int, wait_ms: int = 0, session: tuple[int, int] = (0, -1), named: bool = True) -> dict:
+    partition = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1 << 20, "log_start_offset": -1}
+    topics = [{"topic": "t", "topic_id": ID, "partitions": [partition]}] if named else []
+    return {
+        "max_wait": wait_ms,
+        "min_bytes": 1,
+        "session_id": session[0],
+        "session_epoch": session[1],
+        "isolation_level": 0,
+        "replica_id": -1,
+        "topics": topics,
+        "forgotten_topics_data": [],
+    }
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_produces_at_every_version(bench: KafkaBench, version: int) -> None:
+    assert [produce(bench, batch_bytes(b"a", b"b"), version=version).base_offset for _ in range(2)] == [0, 2]
+
+
+@pytest.mark.parametrize("version", range(4, 18))
+def test_fetches_what_was_produced_byte_for_byte_but_for_offsets(bench: KafkaBench, version: int) -> None:
+    sent = batch_bytes(b"a", b"b")
+    produce(bench, sent)
+    found = bench.ask(FETCH, version, fetch_fields(0)).responses[0].partitions[0]
+    assert (found.error_code, found.high_watermark) == (0, 2)
+    assert found.records[17:] == sent[17:]
+    assert int.from_bytes(found.records[:8], "big") == 0
+
+
+def test_a_fetch_waits_for_records_until_its_time_is_over(bench: KafkaBench) -> None:
+    bench.send(FETCH, 11, fetch_fields(0, wait_ms=500))
+    assert bench.response(FETCH, 11) is None
+    bench.connect(2)
+    bench.send(PRODUCE, 9, {"acks": 1, "timeout": 1000, "topic_data": [
+        {"name": "t", "partition_data": [{"index": 0, "records": batch_bytes(b"x")}]}]}, connection=2)  # fmt: skip
+    found = bench.response(FETCH, 11)
+    assert found.responses[0].partitions[0].high_watermark == 1
+    bench.send(FETCH, 11, fetch_fields(1, wait_ms=500))
+    assert bench.response(FETCH, 11) is None
+    for name in ("read-wait", "kafka/"):
+        bench.fire(name, bench.timers[name])
+    assert bench.response(FETCH, 11).responses[0].partitions[0].records == b""
+
+
+def test_a_session_answers_what_has_changed(bench: KafkaBench) -> None:
+    produce(bench, batch_bytes(b"a"))
+    first = bench.ask(FETCH, 12, fetch_fields(1, session=(0, 0)))
+    assert first.session_id > 0
+    assert first.responses[0].partitions[0].records == b""
+    idle = bench.ask(FETCH, 12, fetch_fields(1, session=(first.session_id, 1), named=False))
+    assert idle.responses == ()
+    produce(bench, batch_bytes(b"b"))
+    news = bench.ask(FETCH, 12, fetch_fields(1, session=(first.session_id, 2), named=False))
+    assert news.responses[0].partitions[0].high_watermark == 2
+    wrong = bench.ask(FETCH, 12, fetch_fields(1, session=(first.session_id, 2), named=False))
+    assert wrong.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    unknown = bench.ask(FETCH, 12, fetch_fields(1, session=(99, 2), named=False))
+    assert unknown.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("damage", "error"),
+    [
+        (lambda data: data[:-1], ErrorCode.CORRUPT_MESSAGE),
+        (lambda data: data[:-1] + bytes([data[-1] ^ 1]), ErrorCode.CORRUPT_MESSAGE),
+        (lambda data: data[:16] + b"\1" + data[17:], ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+        (lambda data: data + data, ErrorCode.INVALID_RECORD),
+        (lambda data: b"", ErrorCode.CORRUPT_MESSAGE),
+    ],
+    ids=["cut off", "flipped bit", "old format", "two batches", "empty"],
+)
+def test_refuses_damaged_batches(bench: KafkaBench, damage, error: ErrorCode) -> None:
+    assert produce(bench, damage(batch_bytes(b"a"))).error_code == error
+
+
+def test_list_offsets_by_position_and_by_time(bench: KafkaBench) -> None:
+    for at_ms in (1_000, 2_000):
+        produce(bench, batch_bytes(b"a", b"b", timestamp_ms=at_ms))
+
+    def offset(timestamp: int) -> tuple[int, int]:
+        partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
+        fields = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "t", "partitions": [partition]}]}
+        found = bench.ask(2, 7, fields).topics[0].partitions[0]
+        return found.offset, found.timestamp
+
+    assert [offset(wanted) for wanted in (-2, -1)] == [(0, -1), (4, -1)]
+    assert [offset(wanted) for wanted in (0, 1_001, 2_001)] == [(0, 1_000), (2, 2_000), (-1, -1)]
+    assert offset(-3) == (2, 2_000)
+
+
+def test_metadata_names_listeners_and_leaders(bench: KafkaBench) -> None:
+    for version in range(13):
+        flags = {f"include_{kind}_authorized_operations": False for kind in ("cluster", "topic")}
+        found = bench.ask(3, version, {"topics": None if version else [], **flags})
+        assert [(b.node_id, b.host, b.port) for b in found.brokers] == [(0, "127.0.0.1", 9092)]
+        assert [(t.name, t.partitions[0].leader_id) for t in found.topics] == [("t", 0)]
+    missing = bench.ask(3, 9, {"topics": [{"name": "nope"}], **flags})
+    assert missing.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_what_ends_a_connection() -> None:
+    bench = KafkaBench().run(*one_topic())
+    bad = [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\0\0\0\2ab", b"\0\0\0\x08\0\x63\0\0\0\0\0\1"]
+    for number, data in enumerate(bad):
+        bench.connect(number).receive(HOST, ClientBytes(connection=number, data=data))
+        assert number in bench.closed
+    assert bench.both.listener.connection_count == 0
+
+
+def test_api_versions_of_the_future_get_those_that_are_supported(bench: KafkaBench) -> None:
+    bench.receive(HOST, ClientBytes(connection=1, data=b"\0\0\0\x0a\0\x12\0\x63\0\0\0\7\xff\xff"))
+    found = bench.response(18, 0)
+    assert found.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert {key.api_key for key in found.api_keys} >= {0, 1, 2, 3, 18}
