@@ -14,8 +14,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from typer.testing import CliRunner, Result
 
 from experiments.cli.main import application
-from experiments.conformance.recorder.jars import cache_folder
 from experiments.studies.layouts.reader import read_layout, read_racks
+from experiments.support.cache import cache_folder
 
 RELEASE = "4.4.0"
 WITHIN_S = 90
@@ -42,7 +42,7 @@ LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 @pytest.fixture(scope="module")
 def jars(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All jars of a broker and of the tools, which Maven resolves once per machine."""
-    folder = cache_folder({}) / f"broker-{RELEASE}"
+    folder = cache_folder({}) / "maven" / f"broker-{RELEASE}"
     items = "".join(
         "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>".format(
             *artifact.split(":")
