@@ -1,9 +1,9 @@
 """Node ids, typed aliases, partition names, and the constants that stand for "none".
 
-Brokers are numbered from 0, controllers from 1000, clients from 3000, and among them load generators from 4000 and the
-hosts of applications that use Kafka's protocol from 6000; the unclean recovery manager is 2000, the store 2500. A node id is an `int`; the aliases tell readers which kind
-of number a signature expects. `NO_LEADER` is Kafka's -1; in a change record -2 means "unchanged" (requirements G22,
-N15).
+Brokers are numbered from 0, controllers from 1000, clients from 3000; of these, load generators from 4000, and hosts of
+applications that use Kafka's protocol from 6000. The unclean recovery manager is 2000, the store 2500. A node id is an
+`int`; the aliases tell readers which kind of number a signature expects. `NO_LEADER` is Kafka's -1; in a change record
+-2 means "unchanged" (requirements G22, N15).
 """
 
 from __future__ import annotations
@@ -113,7 +113,9 @@ def is_application(node: NodeId) -> bool:
 
 
 def node_name(node: NodeId) -> str:
-    """The name of a node: `broker-0`, `controller-1000`, `urm`, `store`, `client-3000`, `load-4000`, `app-6000`, `driver`."""
+    """The name of a node: `broker-0`, `controller-1000`, `urm`, `store`, `client-3000`, `load-4000`, `app-6000`,
+    `driver`.
+    """
     if is_broker(node):
         return f"broker-{node}"
     if is_controller(node):

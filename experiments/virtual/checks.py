@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from experiments.virtual.simulation import RunResult
 
@@ -43,7 +44,5 @@ def in_order(expected: Sequence[Value], found: Iterable[Value]) -> list[str]:
     places = {value: index for index, value in enumerate(expected)}
     firsts = [value for value in dict.fromkeys(found) if value in places]
     return [
-        f"{after!r} comes before {before!r}"
-        for after, before in zip(firsts, firsts[1:], strict=False)
-        if places[after] > places[before]
+        f"{after!r} comes before {before!r}" for after, before in pairwise(firsts) if places[after] > places[before]
     ]

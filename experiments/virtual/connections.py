@@ -22,6 +22,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from experiments.engines.sim.cluster import SimCluster
@@ -96,8 +97,7 @@ class Stream:
                     self._lost()
                     return
                 self._is_scheduled = True
-                later_ms = min(2 * wait_ms, LAST_RETRY_MS)
-                cluster.call_at(cluster.now_ms + wait_ms, lambda: self._pump(later_ms))
+                cluster.call_at(cluster.now_ms + wait_ms, partial(self._pump, min(2 * wait_ms, LAST_RETRY_MS)))
                 return
             self._segments.popleft()
             arrive()
@@ -220,7 +220,11 @@ class Connections(Recorder):
     """
 
     def __init__(
-        self, cluster: SimCluster, observer: Observer, inner: Recorder | None = None, reset_after_ms: int = RESET_AFTER_MS
+        self,
+        cluster: SimCluster,
+        observer: Observer,
+        inner: Recorder | None = None,
+        reset_after_ms: int = RESET_AFTER_MS,
     ) -> None:
         self.cluster = cluster
         self.reset_after_ms = reset_after_ms
@@ -356,10 +360,10 @@ class Connections(Recorder):
                 connection.held.clear()
                 connection.is_accepted = False
                 if not self.cluster.network.is_cut(node, connection.host):
-                    connection.to_host.send(lambda ended=connection: self._reset(ended))  # type: ignore[misc]
+                    connection.to_host.send(partial(self._reset, connection))
         elif change == "resumed":
             for connection in self._at(node):
-                self.cluster.call_at(time_ms, lambda held=connection: self._take_held(held))  # type: ignore[misc]
+                self.cluster.call_at(time_ms, partial(self._take_held, connection))
 
     def _at(self, broker: NodeId) -> list[Connection]:
         return [connection for connection in self._open.values() if connection.broker == broker]

@@ -241,7 +241,13 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", address)]
 
     async def create_connection(
-        self, protocol_factory: Callable[[], Any], host: Any = None, port: Any = None, *, ssl: Any = None, **options: Any
+        self,
+        protocol_factory: Callable[[], Any],
+        host: Any = None,
+        port: Any = None,
+        *,
+        ssl: Any = None,
+        **options: Any,
     ) -> Any:
         if ssl:
             raise refusal("loop.create_connection(ssl=...)", _REFUSED["start_tls"])
@@ -295,7 +301,9 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def get_exception_handler(self) -> Any:
         return self._handler
 
-    def set_exception_handler(self, handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None) -> None:
+    def set_exception_handler(
+        self, handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None
+    ) -> None:
         self._handler = handler
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:

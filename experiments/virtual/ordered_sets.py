@@ -22,7 +22,7 @@ class _AnySet(type):
 
 
 class OrderedSet(builtins.set[Any], metaclass=_AnySet):
-    """A set in the order of insertion. From one of Python's sets of texts or tuples it takes the order of their texts."""
+    """A set in the order of insertion. From one of Python's sets of texts or tuples it takes their sorted order."""
 
     def __init__(self, items: Iterable[Any] = ()) -> None:
         super().__init__()

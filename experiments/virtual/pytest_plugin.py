@@ -44,7 +44,7 @@ def isray_seed(request: pytest.FixtureRequest) -> int | None:
 
 
 @pytest.fixture
-def simulated_kafka(request: pytest.FixtureRequest, isray_seed: int | None) -> Iterator[Callable[..., SimulatedKafka]]:
+def simulated_kafka(request: pytest.FixtureRequest, isray_seed: int | None) -> Callable[..., SimulatedKafka]:
     """Makes simulated clusters; the arguments are those of `SimulatedKafka`."""
     from experiments.virtual.simulation import SimulatedKafka  # not in sessions that do not use it
 
@@ -56,7 +56,7 @@ def simulated_kafka(request: pytest.FixtureRequest, isray_seed: int | None) -> I
         seeds.append(chosen)
         return SimulatedKafka(chosen, timeline, **options)
 
-    yield make
+    return make
 
 
 _SEEDS = pytest.StashKey[list[int]]()

@@ -1,8 +1,8 @@
 """Runs an application's coroutine against a simulated cluster, with failures at times.
 
-A run goes through four parts: the cluster starts and creates its topics; the coroutine runs until it returns, while the
-timeline's steps are carried out at their times; all failures end, and the cluster has `SETTLE_MS` to come back; the logs
-of the leaders are read. So what a check compares is what the application was told with what is there in the end.
+A run has four parts: the cluster starts and creates its topics; the coroutine runs until it returns, while the
+timeline's steps are carried out at their times; all failures end, and the cluster has `SETTLE_MS` to come back; the
+logs of the leaders are read. So what a check compares is what the application was told with what is there in the end.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class StuckError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What a run has shown. `logs` has the committed records of every partition at the end, by the name of the
-    partition; `acknowledged` what leaders have acknowledged to the application, in that order; `exchanges` its requests.
-    `value` is what the coroutine returned. Equal seeds give equal `trace_hash`es. `duration_ms` is virtual time.
+    """What a run has shown. `logs` has the committed records of every partition at the end, by its name; `acknowledged`
+    what leaders have acknowledged to the application, in that order; `exchanges` its requests. `value` is what the
+    coroutine returned. Equal seeds give equal `trace_hash`es. `duration_ms` is virtual time.
     """
 
     seed: int
@@ -105,7 +105,9 @@ class SimulatedKafka:
         """Runs `application(bootstrap_servers, *args)`. Raises what it raises; StuckError where it does not return, and
         StepFailedError where a step of the timeline fails.
         """
-        engine = VirtualEngine(self._scenario.cluster.spec(self.seed), self._latency, self._shuffle, self._reset_after_ms)
+        engine = VirtualEngine(
+            self._scenario.cluster.spec(self.seed), self._latency, self._shuffle, self._reset_after_ms
+        )
         with rare_collections(), patched(engine.cluster, Random(f"{self.seed}/application")):
             try:
                 runner = Runner(self._scenario, engine)

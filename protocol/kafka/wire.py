@@ -127,8 +127,8 @@ def encode_response(api_key: int, version: int, correlation_id: int, values: Val
 
 
 def decode_response(head: RequestHead, body: bytes) -> Any:
-    """kio's object of the response to a request, from the body of its frame. kio's DecodeError, or ValueError, for bytes
-    that do not fit the schema.
+    """kio's object of the response to a request, from the body of its frame. DecodeError or ValueError for bytes that
+    do not fit the schema.
     """
     read, start = _response_reader(head.api_key, head.version)
     return read(body, start)[0]

@@ -1,0 +1,78 @@
+"""An outbox: orders are written to a database first, and a relay sends them on to Kafka, in order, at least once.
+
+The mistake: `send` returns as soon as the record is in the producer's buffer. A row that is marked then counts as sent
+although its batch may still expire, when the partition has no leader for longer than `request_timeout_ms`. The fix
+marks a row when the leader has acknowledged it, and sends it again until then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+
+from experiments.virtual.checks import at_least_once, in_order
+from experiments.virtual.simulation import RunResult, SimulatedKafka
+
+TOPIC = "orders"
+ORDERS = 60
+EVERY_S = 1.0
+
+
+@dataclass(slots=True)
+class Row:
+    """A row of the table."""
+
+    order: bytes
+    is_sent: bool = False
+
+
+Relay = Callable[[AIOKafkaProducer, Row], Coroutine[Any, Any, None]]
+
+
+async def mark_when_buffered(producer: AIOKafkaProducer, row: Row) -> None:
+    """With the mistake."""
+    await producer.send(TOPIC, row.order)
+    row.is_sent = True
+
+
+async def mark_when_acknowledged(producer: AIOKafkaProducer, row: Row) -> None:
+    """Without it."""
+    while not row.is_sent:
+        try:
+            await producer.send_and_wait(TOPIC, row.order)
+            row.is_sent = True
+        except KafkaError:
+            await asyncio.sleep(1.0)
+
+
+async def application(bootstrap_servers: str, relay: Relay) -> list[Row]:
+    """An order a second, each relayed; returns the table."""
+    table: list[Row] = []
+    producer = AIOKafkaProducer(
+        bootstrap_servers=bootstrap_servers, enable_idempotence=True, request_timeout_ms=6_000, linger_ms=20
+    )
+    await producer.start()
+    for number in range(ORDERS):
+        table.append(Row(b"order-%d" % number))
+        await relay(producer, table[-1])
+        await asyncio.sleep(EVERY_S)
+    await producer.stop()
+    return table
+
+
+def run(seed: int, relay: Relay) -> RunResult:
+    """The application under drawn failures."""
+    kafka = SimulatedKafka(seed, "swarm", topics={TOPIC: 1}, topic_config={"min.insync.replicas": 2})
+    return kafka.run(application, relay)
+
+
+def findings(result: RunResult) -> list[str]:
+    """What the outbox promises and did not keep: all rows that are marked as sent, in order."""
+    sent = [row.order for row in result.value if row.is_sent]
+    arrived = [record.value for record in result.records(TOPIC)]
+    return at_least_once(sent, arrived) + in_order([row.order for row in result.value], arrived)
