@@ -26,7 +26,8 @@ class VirtualEngine(CheckedEngine):
         self.connections = Connections(self.cluster, self.observer, reset_after_ms=reset_after_ms)
         self.cluster.build = self._listening
         order = Random(f"{spec.seed}/order") if shuffle else None
-        self.loop = SimulatedLoop(self.cluster, self.connections, FIRST_APPLICATION, order)
+        # mypy does not see the methods that refuse, which the module of the loop adds in a loop.
+        self.loop = SimulatedLoop(self.cluster, self.connections, FIRST_APPLICATION, order)  # type: ignore[abstract]
 
     def _listening(self, node: NodeId) -> Node | None:
         if not is_broker(node):

@@ -25,13 +25,14 @@ from contextvars import Context
 from heapq import heappop, heappush
 from math import ceil
 from random import Random
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVarTuple
 
 from experiments.engines.sim.cluster import SimCluster
 from experiments.virtual.connections import Connections
 from experiments.virtual.refusals import refusal
 from protocol.ids import NodeId, TimeMs
 
+_Ts = TypeVarTuple("_Ts")
 LATE_MS = 1
 CALLBACKS_PER_MS = 10_000
 _NO_THREADS = "client code in virtual time has no threads"
@@ -163,7 +164,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def time(self) -> float:
         return self._cluster.now_ms / 1_000
 
-    def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> asyncio.Handle:
+    def call_soon(self, callback: Callable[[*_Ts], object], *args: *_Ts, context: Context | None = None) -> asyncio.Handle:
         if self._is_closed:
             raise RuntimeError("Event loop is closed")
         handle = asyncio.Handle(callback, args, self, context)
@@ -171,19 +172,19 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return handle
 
     def call_soon_threadsafe(
-        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
+        self, callback: Callable[[*_Ts], object], *args: *_Ts, context: Context | None = None
     ) -> asyncio.Handle:
         if threading.get_ident() != self._thread:
             raise refusal("loop.call_soon_threadsafe", _NO_THREADS)
         return self.call_soon(callback, *args, context=context)
 
     def call_later(
-        self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+        self, delay: float, callback: Callable[[*_Ts], object], *args: *_Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(
-        self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+        self, when: float, callback: Callable[[*_Ts], object], *args: *_Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         if self._is_closed:
             raise RuntimeError("Event loop is closed")

@@ -10,7 +10,7 @@ fixture once for each seed from A to B, in the place of the seed that it names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -63,7 +63,7 @@ _SEEDS = pytest.StashKey[list[int]]()
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Iterator[Any]:
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Adds to a failing test the command that replays it."""
     report = yield
     if report.when == "call" and report.failed and (seeds := item.stash.get(_SEEDS, [])):

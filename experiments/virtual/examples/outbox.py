@@ -54,7 +54,7 @@ async def application(bootstrap_servers: str, relay: Relay) -> list[Row]:
     """An order a second, each relayed; returns the table."""
     table: list[Row] = []
     producer = AIOKafkaProducer(
-        bootstrap_servers=bootstrap_servers, enable_idempotence=True, request_timeout_ms=6_000, linger_ms=20
+        bootstrap_servers=bootstrap_servers, enable_idempotence=True, request_timeout_ms=3_000, linger_ms=20
     )
     await producer.start()
     for number in range(ORDERS):

@@ -43,12 +43,12 @@ async def write_until_acknowledged(producer: AIOKafkaProducer, text: bytes) -> N
             await asyncio.sleep(1.0)
 
 
-async def feed(bootstrap_servers: str) -> None:
-    """Writes a text a second to the source."""
+async def feed(bootstrap_servers: str, topic: str = SOURCE) -> None:
+    """Writes a text a second to a topic."""
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap_servers, enable_idempotence=True)
     await producer.start()
     for number in range(TEXTS):
-        await producer.send_and_wait(SOURCE, b"text-%d" % number)
+        await producer.send_and_wait(topic, b"text-%d" % number)
         await asyncio.sleep(EVERY_S)
     await producer.stop()
 
@@ -58,7 +58,7 @@ async def application(bootstrap_servers: str, write: Write) -> None:
     feeding = asyncio.create_task(feed(bootstrap_servers))
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap_servers, enable_auto_commit=False)
     consumer.assign([TopicPartition(SOURCE, 0)])
-    producer = AIOKafkaProducer(bootstrap_servers=bootstrap_servers, enable_idempotence=True, request_timeout_ms=6_000)
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap_servers, enable_idempotence=True, request_timeout_ms=3_000)
     await consumer.start()
     await producer.start()
     consumer.seek(TopicPartition(SOURCE, 0), 0)
