@@ -5,8 +5,10 @@ client is, so that its frames take the path of any client's frames. It runs one 
 - *load*: looks up the leaders once, then keeps a number of batches under way over all partitions in turn. Each response
   makes room for the next batch; after an error response (the broker does not lead, or lacks replicas) the generator
   waits `RETRY_MS` and looks up the leaders again.
-- *probe*: measures how soon partitions are served again after the loss of their leader. The generator looks up no
-  leaders; it sends the batch to all remaining brokers until one acknowledges it.
+- *probe*: measures how soon partitions are served again after the loss of their leader. The generator sends the batch
+  to all remaining brokers until one acknowledges it, and looks up no leaders. Once the partitions that are probed ahead
+  have acknowledged theirs, it looks up the leaders of all others with one request, as a client does, and sends each
+  batch to its leader.
 
 It reads a high-resolution clock for latencies, which a node of the protocol must not.
 """
@@ -60,13 +62,15 @@ class _Load:
 class _Probe:
     """A probe under way. `waiting` are partitions without a request yet, `offered` has the partition of each request by
     correlation id, `open_offers` the number of brokers that have not answered for a partition, `refused` the partitions
-    that all brokers have refused.
+    that all brokers have refused. `later` are those that are probed once all others have acknowledged.
     """
 
     command: ProbeCommand
     driver: NodeId
     batch: RecordBatch
     waiting: deque[int]
+    later: Sequence[int] = ()
+    leaders: dict[int, BrokerId] = field(default_factory=dict)
     offered: dict[int, int] = field(default_factory=dict)
     open_offers: dict[int, int] = field(default_factory=dict)
     refused: list[int] = field(default_factory=list)
@@ -101,6 +105,8 @@ class LoadNode:
             self._handle_metadata(self._load, message, now_ms)
         elif isinstance(message, ProduceResponse) and self._load is not None:
             self._handle_load_response(self._load, message, now_ms)
+        elif isinstance(message, MetadataResponse) and self._probe is not None:
+            self._handle_leaders(self._probe, message, now_ms)
         elif isinstance(message, ProduceResponse) and self._probe is not None:
             self._handle_probe_response(self._probe, message, now_ms)
         return self._out.drain()
@@ -127,7 +133,9 @@ class LoadNode:
             self._look_up(self._load, now_ms)
             self._out.set_timer(BEGIN_TIMER, now_ms + command.warm_up_ms)
         else:
-            self._probe = _Probe(command, driver, batch, deque(command.partitions))
+            first = command.ahead or len(command.partitions)
+            ahead, later = deque(command.partitions[:first]), command.partitions[first:]
+            self._probe = _Probe(command, driver, batch, ahead, later)
             self._offer_more(self._probe, now_ms)
 
     def _produce(
@@ -215,9 +223,25 @@ class LoadNode:
             self._offer(probe, probe.waiting.popleft(), now_ms)
 
     def _offer(self, probe: _Probe, partition: int, now_ms: TimeMs) -> None:
-        probe.open_offers[partition] = len(probe.command.brokers)
-        for broker in probe.command.brokers:
-            probe.offered[self._produce(now_ms, broker, probe.command, partition, probe.batch)] = partition
+        """Sends the batch to the leader, if it has been looked up and none was sent to it yet, else to all brokers."""
+        leader, command = probe.leaders.pop(partition, NO_LEADER), probe.command
+        brokers = (leader,) if leader in command.brokers else command.brokers
+        probe.open_offers[partition] = len(brokers)
+        for broker in brokers:
+            probe.offered[self._produce(now_ms, broker, command, partition, probe.batch)] = partition
+
+    def _find_leaders(self, probe: _Probe) -> None:
+        self._correlation_id += 1
+        request = MetadataRequest(
+            correlation_id=self._correlation_id, principal=self._principal, topic=probe.command.topic
+        )
+        self._out.send(probe.command.brokers[0], request)
+
+    def _handle_leaders(self, probe: _Probe, response: MetadataResponse, now_ms: TimeMs) -> None:
+        if response.correlation_id == self._correlation_id and probe.later:
+            probe.leaders = {p.partition: p.leader for topic in response.topics for p in topic.partitions}
+            probe.waiting, probe.later = deque(probe.later), ()
+            self._offer_more(probe, now_ms)
 
     def _handle_probe_response(self, probe: _Probe, response: ProduceResponse, now_ms: TimeMs) -> None:
         partition = probe.offered.pop(response.correlation_id, None)
@@ -231,6 +255,8 @@ class LoadNode:
                 self._probe = None
                 times = tuple(probe.acknowledged_ms[partition] for partition in probe.command.partitions)
                 self._out.send(probe.driver, ProbeOutcome(command_id=probe.command.command_id, acknowledged_ms=times))
+            elif probe.later and not probe.open_offers and not probe.refused:
+                self._find_leaders(probe)
             return
         probe.open_offers[partition] -= 1
         if not probe.open_offers[partition]:

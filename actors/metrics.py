@@ -11,9 +11,10 @@ thousands of changes in one input, each costs many microseconds to export, and t
 same holds of the times of requests, each of which is one call to Ray's histogram.
 
 Ray drops a gauge that is not set again for 20 s. So every `REPEAT_MS` the meter reads the node's state (`NodeReadings`)
-and sets all gauges of it; the counts over all replicas of a broker follow at the end of such a pass. What the state no
-longer has (a deleted topic, the partitions of a controller that is not active any more) leaves the metrics port after
-these 20 s.
+and sets all gauges of it; the counts over all replicas of a broker follow at the end of such a pass. Every change of
+these gauges comes with a trace event; without one since the last pass, what that pass has read is set again, so that
+idle partitions cost nothing. What the state no longer has (a deleted topic, the partitions of a controller that is not
+active any more) leaves the metrics port after these 20 s.
 """
 
 from __future__ import annotations
@@ -160,7 +161,7 @@ class RayMeter:
             name: Gauge(name.replace(".", "_"), metrics.CLUSTER_HELP[name], tuple(default))
             for name in (metrics.CLUSTER_HELP if readings.is_controller else ())
         }
-        self._partitions = PartitionSamples()
+        self._partitions = PartitionSamples(readings.shown)
         self._counters: dict[str, Counter] = {}
         self._gauges: dict[str, Gauge] = {}
         for name, declared in metrics.NODE_METRICS.items():
@@ -180,6 +181,9 @@ class RayMeter:
         self._traces: deque[Trace] = deque()
         self._samples: dict[tuple[str, Tags], int] = {}
         self._repeated: Iterator[tuple[Sample, ...]] = iter(())
+        self._last_pass: list[tuple[Sample, ...]] | None = None
+        self._has_changed = False
+        self._type_tags: dict[type[Message], Tags] = {}
         self._repeat_at_ms = 0
         self._is_scheduled = False
         self._has_stopped = False
@@ -192,14 +196,18 @@ class RayMeter:
         return self._now_s()
 
     def record_sent(self, to: NodeId, message: Message) -> None:
-        self._add(Sample(metrics.MESSAGES_SENT, 1, (("type", type(message).__name__),)))
+        kind = type(message)
+        tags = self._type_tags.get(kind)
+        if tags is None:
+            tags = self._type_tags[kind] = (("type", kind.__name__),)
+        self._count(metrics.MESSAGES_SENT, 1, tags)
         self._times.sent(to, message, self._now_s())
 
     def record_received(self, sender: NodeId, message: Message, arrived_s: float) -> None:
         """Begins the input that hands a message to the node; `arrived_s` is the `arrival` of its frame."""
         self._times.received(sender, message, arrived_s)
         if isinstance(message, ProduceRequest):
-            self._add(Sample(metrics.PRODUCE_REQUESTS, 1, (("acks", str(message.acks)),)))
+            self._count(metrics.PRODUCE_REQUESTS, 1, (("acks", str(message.acks)),))
 
     def record_trace(self, trace: Trace) -> None:
         """Also writes an alert to the process's log."""
@@ -207,9 +215,10 @@ class RayMeter:
             _LOG.warning("%s: %s", self._node, trace.text())
         if isinstance(trace, RecordsAppended) and (batch := self._times.batch_of(trace)) is not None:
             topic = (("topic", trace.partition.topic),)
-            self._add(Sample(metrics.BYTES_IN, batch.size_bytes, topic))
-            self._add(Sample(metrics.MESSAGES_IN, batch.record_count, topic))
+            self._count(metrics.BYTES_IN, batch.size_bytes, topic)
+            self._count(metrics.MESSAGES_IN, batch.record_count, topic)
         self._traces.append(trace)
+        self._has_changed = True
 
     def end_input(self) -> None:
         """Begins the repetition with the first input, and schedules the next export if there is anything to export."""
@@ -227,19 +236,35 @@ class RayMeter:
         if self._has_stopped:
             return
         self._changes.repeat()
-        self._repeated = self._readings.of_partitions()
+        is_known = self._last_pass is not None and not self._has_changed
+        self._repeated = iter(self._last_pass or ()) if is_known else self._read_partitions()
         self._schedule_repeat()
         if not self._is_scheduled:
             self._schedule_export(0)
+
+    def _read_partitions(self) -> Iterator[tuple[Sample, ...]]:
+        """Reads the gauges of the partitions from the state, and keeps them once all have been read."""
+        self._has_changed, self._last_pass = False, None
+        found = []
+        for samples in self._readings.of_partitions():
+            if samples:
+                found.append(samples)
+            yield samples
+        self._last_pass = found
 
     def _schedule_export(self, after_ms: int) -> None:
         self._is_scheduled = True
         self._clock.call_at(self._clock.now_ms() + after_ms, self._export)
 
     def _add(self, sample: Sample) -> None:
-        series = (sample.metric, sample.tags)
-        before = self._samples.get(series, 0) if sample.metric in self._counters else 0
-        self._samples[series] = before + sample.value
+        if sample.metric in self._counters:
+            self._count(sample.metric, sample.value, sample.tags)
+        else:
+            self._samples[sample.metric, sample.tags] = sample.value
+
+    def _count(self, metric: str, increment: int, tags: Tags) -> None:
+        series = (metric, tags)
+        self._samples[series] = self._samples.get(series, 0) + increment
 
     def _export(self) -> None:
         if self._has_stopped:
@@ -250,7 +275,7 @@ class RayMeter:
             (self._of_controller.get(name) or self._gauges[name]).set(value)
         is_repeating = self._repeat_some()
         for _ in range(min(len(self._traces), READ_AT_ONCE)):
-            for sample in self._readings.shown.of_traces(self._partitions.samples_of(self._traces.popleft())):
+            for sample in self._partitions.samples_of(self._traces.popleft()):
                 self._add(sample)
         for metric, tags in list(islice(self._samples, EXPORT_AT_ONCE)):
             value = self._samples.pop((metric, tags))

@@ -8,8 +8,9 @@ than `MAX_PARTITION_SERIES` partitions exports series of single partitions for t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from protocol import metrics
 from protocol.broker.replica_gauges import ReplicaGauges
@@ -29,9 +30,6 @@ from protocol.events.controller import PartitionChanged
 from protocol.ids import NO_LEADER, BrokerId, TopicPartition
 
 Tags = tuple[tuple[str, str], ...]
-_GAUGES_OF_PARTITIONS = frozenset(
-    it.name for it in metrics.NODE_METRICS.values() if it.kind == "gauge" and "partition" in it.labels
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,7 @@ class ShownPartitions:
 
     def __init__(self) -> None:
         self._all = True
-        self._shown: set[Tags] = set()
+        self._shown: set[TopicPartition] = set()
 
     def begin(self, partitions: int) -> None:
         """Begins a pass over so many partitions."""
@@ -63,24 +61,21 @@ class ShownPartitions:
             return True
         if is_whole or len(self._shown) >= metrics.MAX_PARTITION_SERIES:
             return False
-        self._shown.add(_tags(partition))
+        self._shown.add(partition)
         return True
 
-    def of_traces(self, samples: Iterable[Sample]) -> Iterator[Sample]:
-        """The samples without the gauges of other partitions; what is counted there is counted for the topic."""
-        for sample in samples:
-            if self._all or sample.tags in self._shown:
-                yield sample
-            elif sample.metric == metrics.ELECTIONS:
-                yield replace(sample, tags=(sample.tags[0], ("partition", "")))
-            elif sample.metric not in _GAUGES_OF_PARTITIONS:
-                yield sample
+    def includes(self, partition: TopicPartition) -> bool:
+        """Whether the partition has series by the last pass."""
+        return self._all or partition in self._shown
 
 
 class PartitionSamples:
-    """Turns the trace events of one node into samples."""
+    """Turns the trace events of one node into samples. Partitions that are not `shown` have no gauges, and their
+    elections are counted for the topic.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, shown: ShownPartitions | None = None) -> None:
+        self._shown = shown or ShownPartitions()
         self._leader_epochs: dict[TopicPartition, int] = {}
         self._log_ends: dict[TopicPartition, int] = {}
         self._high_watermarks: dict[TopicPartition, int] = {}
@@ -88,43 +83,69 @@ class PartitionSamples:
 
     def samples_of(self, trace: Trace) -> Iterator[Sample]:
         """The samples of one trace event; most events have none."""
-        match trace:
-            case PartitionChanged():
-                yield from self._of_controller(trace)
-            case BecameLeader(partition=partition, log_end=log_end, high_watermark=high_watermark):
-                self._log_ends[partition] = log_end
-                self._high_watermarks[partition] = high_watermark
-                yield from self._of_leader(partition)
-            case RecordsAppended(partition=partition, log_end=log_end):
-                self._log_ends[partition] = log_end
-                yield from self._of_leader(partition)
-            case HighWatermarkAdvanced(partition=partition, high_watermark=high_watermark):
-                self._high_watermarks[partition] = high_watermark
-                yield from self._of_leader(partition)
-            case BecameFollower(partition=partition):
-                self._proposed.pop(partition, None)
-                yield lag_sample(partition, 0)
-            case RecordsFetched(partition=partition, log_end=log_end):
-                yield log_end_sample(partition, log_end)
-            case (
-                LogTruncated(partition=partition, to_offset=log_end) | LogReset(partition=partition, to_offset=log_end)
-            ):
-                yield log_end_sample(partition, log_end)
-            case IsrProposed(partition=partition):
-                self._proposed[partition] = trace
-            case IsrCommitted(partition=partition, isr=isr):
-                yield from _isr_changes(self._proposed.pop(partition, None), isr)
+        read = _READERS.get(type(trace))
+        return iter(()) if read is None else read(self, trace)
+
+    def _became_leader(self, trace: BecameLeader) -> Iterator[Sample]:
+        self._log_ends[trace.partition] = trace.log_end
+        self._high_watermarks[trace.partition] = trace.high_watermark
+        return self._of_leader(trace.partition)
+
+    def _appended(self, trace: RecordsAppended) -> Iterator[Sample]:
+        self._log_ends[trace.partition] = trace.log_end
+        return self._of_leader(trace.partition)
+
+    def _advanced(self, trace: HighWatermarkAdvanced) -> Iterator[Sample]:
+        self._high_watermarks[trace.partition] = trace.high_watermark
+        return self._of_leader(trace.partition)
 
     def _of_leader(self, partition: TopicPartition) -> Iterator[Sample]:
-        return leader_samples(partition, self._log_ends[partition], self._high_watermarks[partition])
+        if self._shown.includes(partition):
+            yield from leader_samples(partition, self._log_ends[partition], self._high_watermarks[partition])
+
+    def _became_follower(self, trace: BecameFollower) -> Iterator[Sample]:
+        self._proposed.pop(trace.partition, None)
+        if self._shown.includes(trace.partition):
+            yield lag_sample(trace.partition, 0)
+
+    def _fetched(self, trace: RecordsFetched) -> Iterator[Sample]:
+        if self._shown.includes(trace.partition):
+            yield log_end_sample(trace.partition, trace.log_end)
+
+    def _cut(self, trace: LogTruncated | LogReset) -> Iterator[Sample]:
+        if self._shown.includes(trace.partition):
+            yield log_end_sample(trace.partition, trace.to_offset)
+
+    def _isr_proposed(self, trace: IsrProposed) -> Iterator[Sample]:
+        self._proposed[trace.partition] = trace
+        return iter(())
+
+    def _isr_committed(self, trace: IsrCommitted) -> Iterator[Sample]:
+        return _isr_changes(self._proposed.pop(trace.partition, None), trace.isr)
 
     def _of_controller(self, trace: PartitionChanged) -> Iterator[Sample]:
-        partition, tags, epoch = trace.partition, _tags(trace.partition), trace.leader_epoch
+        partition, epoch, is_shown = trace.partition, trace.leader_epoch, self._shown.includes(trace.partition)
         known = self._leader_epochs.get(partition, -1 if trace.partition_epoch == 0 else epoch)
-        if epoch > known and trace.leader != NO_LEADER:
-            yield Sample(metrics.ELECTIONS, 1, tags)
         self._leader_epochs[partition] = epoch
-        yield from partition_samples(partition, len(trace.isr), len(trace.elr))
+        if epoch > known and trace.leader != NO_LEADER:
+            of_topic = (("topic", partition.topic), ("partition", ""))
+            yield Sample(metrics.ELECTIONS, 1, _tags(partition) if is_shown else of_topic)
+        if is_shown:
+            yield from partition_samples(partition, len(trace.isr), len(trace.elr))
+
+
+_READERS: dict[type[Trace], Callable[[PartitionSamples, Any], Iterator[Sample]]] = {
+    PartitionChanged: PartitionSamples._of_controller,
+    BecameLeader: PartitionSamples._became_leader,
+    RecordsAppended: PartitionSamples._appended,
+    HighWatermarkAdvanced: PartitionSamples._advanced,
+    BecameFollower: PartitionSamples._became_follower,
+    RecordsFetched: PartitionSamples._fetched,
+    LogTruncated: PartitionSamples._cut,
+    LogReset: PartitionSamples._cut,
+    IsrProposed: PartitionSamples._isr_proposed,
+    IsrCommitted: PartitionSamples._isr_committed,
+}
 
 
 def partition_samples(partition: TopicPartition, isr: int, elr: int) -> Iterator[Sample]:

@@ -38,6 +38,8 @@ STORE_LOG = "__store/0"
 """The name of the transaction log in the store's storage."""
 LISTENER = 8000
 """The listener for Kafka's clients, as a node of which its own broker alone knows (`protocol/kafka`)."""
+SOCKETS = 8001
+"""The sockets of a broker's process, as the node at the other end of its listener's connections."""
 DRIVER = 9000
 """The experiment as a node: it sends commands to clients and receives their outcomes."""
 
@@ -128,4 +130,4 @@ def node_name(node: NodeId) -> str:
         return f"load-{node}"
     if is_application(node):
         return f"app-{node}"
-    return "driver" if node == DRIVER else f"client-{node}"
+    return {LISTENER: "listener", SOCKETS: "sockets", DRIVER: "driver"}.get(node, f"client-{node}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from experiments.bench import controller, failover, history_check, pipeline, quorum, replication, sim, sweep
+from experiments.bench import controller, failover, history_check, idle, pipeline, quorum, replication, sim, sweep
 from experiments.bench.report import BenchReport
 
 BENCHES: Mapping[str, Callable[..., BenchReport]] = {
@@ -17,6 +17,7 @@ BENCHES: Mapping[str, Callable[..., BenchReport]] = {
     "history": history_check.run,
     "replication": replication.run,
     "failover": failover.run,
+    "idle": idle.run,
     "quorum": quorum.run,
     "sweep": sweep.run,
     "pipeline": pipeline.run,

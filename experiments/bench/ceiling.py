@@ -10,6 +10,7 @@ Ray must be initialised before this module is imported.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,9 @@ class BareBroker:
     async def store(self, payload: bytes) -> None:
         """Returns at once."""
 
+    async def pid(self) -> int:
+        return os.getpid()
+
 
 class BareProducer:
     """Keeps a number of calls under way and measures them."""
@@ -54,6 +58,9 @@ class BareProducer:
     ) -> CallLatencies:
         """CallLatencies `produce` of the leaders in turn, with `in_flight` calls of `size` bytes under way."""
         return await _keep_calling([leader.produce.remote for leader in leaders], size, in_flight, warm_up_s, for_s)
+
+    async def pid(self) -> int:
+        return os.getpid()
 
     async def round_trip(self, broker: Handle, size: int, warm_up_s: float, for_s: float) -> CallLatencies:
         """CallLatencies `store` of one broker with `size` bytes, one call at a time."""
@@ -103,6 +110,11 @@ class Ceiling:
     def round_trip(self, size: int, warm_up_s: float, for_s: float) -> CallLatencies:
         calls: CallLatencies = ray.get(self._producer.round_trip.remote(self._brokers[0], size, warm_up_s, for_s))
         return calls
+
+    def pids(self) -> list[int]:
+        """The processes of all actors."""
+        pids: list[int] = ray.get([actor.pid.remote() for actor in (*self._brokers, self._producer)])
+        return pids
 
     def close(self) -> None:
         for actor in (*self._brokers, self._producer):

@@ -4,15 +4,17 @@ generation; docs/benchmarks.md describes the setting and the columns.
 One broker leads all partitions and is killed with SIGKILL; it is not the controller. Times count from the end of its
 session, which the controller reports (`session_expired`), or in `v3` the store (`store_session_ended`). Beginning
 before that, a load generator repeatedly sends a batch to each partition of a sample, to both survivors, until one
-acknowledges, so that look-ups of leaders are not measured. Then it sends one batch to every partition. The sample is
-small so that the probes do not load the brokers: a broker takes over all its leaderships in one input, so partitions
-between two of the sample are available when these are.
+acknowledges, so that look-ups of leaders are not measured. Then it looks up the leaders, with one request as any client
+does, and sends one batch to every other partition. The sample is small and its batches are repeated as rarely as the
+figures allow, so that the probes do not load the brokers: a broker takes over all its leaderships in one input, so
+partitions between two of the sample are available when these are. For the same reason no state of the cluster is read
+meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import median_low
 from typing import TYPE_CHECKING
 
@@ -37,19 +39,29 @@ BROKERS = 3
 REPEATS = 3
 SAMPLE = 50
 SESSION_MS = 9_000
+QUIET_MS = SESSION_MS + 4_000
+"""After the kill: longer than most failovers, during which no state of the cluster is read."""
 CHECK_EVERY_MS = 1_000
-RETRY_MS = 20
+IN_FLIGHT = 1_000
+RETRY_MS = 50
 RETRY_WITH_STORE_MS = 200
 """A store takes milliseconds for each partition, so partitions are unavailable, and probed, much longer."""
 TOPIC = "failover"
 CONFIG: Mapping[str, object] = {MIN_INSYNC_REPLICAS: 2}
 HEARTBEATS: Mapping[str, object] = {BROKER_SESSION_TIMEOUT_MS: SESSION_MS, BROKER_HEARTBEAT_INTERVAL_MS: 500}
-STORE = StoreSettings(session_timeout_ms=SESSION_MS)
+STORES = (
+    StoreSettings(session_timeout_ms=SESSION_MS),
+    StoreSettings(session_timeout_ms=SESSION_MS, sessions=10, multi=100),
+)
+"""One request at a time, which S1 reckons with, and both of its cures: ten sessions, as many requests as Kafka's
+controller had in flight to ZooKeeper by default, and a hundred writes per transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failover:
-    """The figures of one failover in milliseconds after the detection; `detected_ms` counts from the kill."""
+    """The figures of one failover in milliseconds after the detection; `detected_ms` counts from the kill. `sessions`
+    and `multi` are those of the store, None without one.
+    """
 
     generation: str
     partitions: int
@@ -57,29 +69,36 @@ class Failover:
     p50_ms: int
     max_ms: int
     all_served_ms: int
+    sessions: int | None = None
+    multi: int | None = None
+
+    @property
+    def case(self) -> str:
+        """The generation, with the settings of the store where there is one."""
+        store = "" if self.sessions is None else f", {self.sessions} sessions, multi {self.multi}"
+        return f"{self.generation}{store}"
 
     def texts(self) -> list[str]:
         times = (self.detected_ms, self.p50_ms, self.max_ms, self.all_served_ms)
-        return [self.generation, f"{self.partitions:,}", *(f"{time:,} ms" for time in times)]
+        return [self.case, f"{self.partitions:,}", *(f"{time:,} ms" for time in times)]
 
 
 def run(
     sizes: Sequence[int] = SIZES, repeats: int = REPEATS, generations: Sequence[Generation] = tuple(Generation)
 ) -> BenchReport:
-    """Measures every size `repeats` times in each generation, each time on a new cluster, sizes in ascending order;
-    reports the run with the median `max_ms`. Call from the main thread.
+    """Measures every size `repeats` times in each generation, `v3` with each of `STORES`, each time on a new cluster,
+    sizes in ascending order; reports the run with the median `max_ms`. Call from the main thread.
     """
     stay_on_loopback()
     expect_kills()
     with ray_session():
         found = [
-            median_run([_fail_over(generation, size) for _ in range(repeats)], lambda one: one.max_ms)
+            median_run([_fail_over(generation, size, store) for _ in range(repeats)], lambda one: one.max_ms)
             for generation in generations
+            for store in (STORES if generation.features.metadata_in_store else (None,))
             for size in sorted(set(sizes))
         ]
-    rows = {
-        generation.value: [one for one in found if one.generation == generation.value] for generation in generations
-    }
+    rows = {case: [one for one in found if one.case == case] for case in dict.fromkeys(one.case for one in found)}
     exponents = {
         name: growth([one.partitions for one in own], [max(1, one.max_ms) for one in own]) for name, own in rows.items()
     }
@@ -89,7 +108,7 @@ def run(
         document={
             "brokers": BROKERS,
             "session_timeout_ms": SESSION_MS,
-            "store": STORE.model_dump(mode="json"),
+            "stores": [store.model_dump(mode="json") for store in STORES],
             "sample": SAMPLE,
             "repeats": repeats,
             "sizes": [asdict(one) for one in found],
@@ -101,12 +120,11 @@ def run(
     )
 
 
-def _fail_over(generation: Generation, partitions: int) -> Failover:
+def _fail_over(generation: Generation, partitions: int, store: StoreSettings | None) -> Failover:
     from experiments.bench.ray_cluster import bench_cluster
 
-    has_store = generation.features.metadata_in_store
-    config, store = (CONFIG, STORE) if has_store else ({**CONFIG, **HEARTBEATS}, None)
-    retry_ms = RETRY_WITH_STORE_MS if has_store else RETRY_MS
+    config = {**CONFIG, **HEARTBEATS} if store is None else CONFIG
+    retry_ms = RETRY_MS if store is None else RETRY_WITH_STORE_MS
     with bench_cluster(config, generation=generation, store=store) as cluster:
         controller = cluster.engine.active_controller()
         victim = next(broker for broker in cluster.engine.spec.broker_ids if broker != controller)
@@ -116,10 +134,12 @@ def _fail_over(generation: Generation, partitions: int) -> Failover:
         _probe(cluster, range(partitions), (victim,), retry_ms)
         killed_ms = cluster.engine.now_ms()
         cluster.engine.crash(victim, Loss())
-        served = _probe(cluster, sample_of(partitions), survivors, retry_ms, not_before_ms=SESSION_MS)
+        sample = sample_of(partitions)
+        others = sorted(set(range(partitions)).difference(sample))
+        all_served = _probe(cluster, [*sample, *others], survivors, retry_ms, ahead=len(sample), not_before_ms=QUIET_MS)
         detected_ms = _detection(cluster, victim, killed_ms)
-        all_served = _probe(cluster, range(partitions), survivors, retry_ms)
-    return figures_of(generation, partitions, killed_ms, detected_ms, served, all_served)
+    found = figures_of(generation, partitions, killed_ms, detected_ms, all_served[: len(sample)], all_served)
+    return found if store is None else replace(found, sessions=store.sessions, multi=store.multi)
 
 
 def figures_of(
@@ -167,9 +187,16 @@ def _await_leaderships(cluster: BenchCluster, partitions: int, victim: BrokerId)
 
 
 def _probe(
-    cluster: BenchCluster, partitions: Sequence[int], brokers: Sequence[BrokerId], retry_ms: int, not_before_ms: int = 0
+    cluster: BenchCluster,
+    partitions: Sequence[int],
+    brokers: Sequence[BrokerId],
+    retry_ms: int,
+    ahead: int = 0,
+    not_before_ms: int = 0,
 ) -> tuple[TimeMs, ...]:
-    """When each of the partitions acknowledged a batch; no cluster state is read before `not_before_ms` have passed."""
+    """When each of the partitions acknowledged a batch, the first `ahead` of which get one before the others; no
+    cluster state is read before `not_before_ms` have passed.
+    """
     command = ProbeCommand(
         command_id=cluster.command_id(),
         topic=TOPIC,
@@ -177,8 +204,9 @@ def _probe(
         brokers=tuple(brokers),
         acks=-1,
         payload_bytes=1,
-        in_flight=200,
+        in_flight=IN_FLIGHT,
         retry_ms=retry_ms,
+        ahead=ahead,
     )
     outcome = cluster.run_command(command, ProbeOutcome, not_before_ms=not_before_ms)
     return tuple(map(cluster.engine.time_of, outcome.acknowledged_ms))

@@ -24,6 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from experiments.bench.pipeline_data import write_study
+from experiments.bench.process_usage import usage_of
 from experiments.bench.report import BenchReport, growth
 from experiments.studies.pipeline.analysis import work_of
 from experiments.studies.pipeline.options import SparkOptions, reported
@@ -124,8 +125,6 @@ def _spilled(log: Path) -> int:
 
 
 PERIOD_S = 0.2
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Usage:
@@ -145,7 +144,7 @@ class Usage:
     def look(self) -> None:
         resident = 0
         for pid in _family(self._pid):
-            if (found := _figures(pid)) is not None:
+            if (found := usage_of(pid)) is not None:
                 self._cpu_s[pid] = found[0]
                 resident += found[1]
         self.peak_mb = max(self.peak_mb, resident / 1e6)
@@ -176,12 +175,3 @@ def _family(pid: int) -> list[int]:
     except (FileNotFoundError, ProcessLookupError):
         return [pid]  # it has ended since its parent was read
     return [pid, *(each for children in threads for child in children.split() for each in _family(int(child)))]
-
-
-def _figures(pid: int) -> tuple[float, int] | None:
-    """Processor time in seconds and resident bytes; None for a process that has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S, int(fields[21]) * _PAGE_BYTES

@@ -95,6 +95,19 @@ def failover(
     _measure({"failover": (_sizes(partitions), repeats, generations_named(generations))}, as_json or context.obj)
 
 
+@app.register("idle", "isray bench idle --seconds 20 --json")
+def idle(
+    context: typer.Context,
+    partitions: Sizes = "3,10000",
+    brokers: Annotated[int, option("N", "Brokers of each cluster.", min=3)] = 3,
+    controllers: Annotated[int, option("N", "Controllers of each cluster.", min=1)] = 3,
+    seconds: Annotated[int, option("N", "How long each cluster is left alone.", min=1)] = 60,
+    as_json: Json = False,
+) -> None:
+    """Leave a cluster on Ray alone: processor time and memory of its nodes, by partitions; restart a broker of it."""
+    _measure({"idle": (_sizes(partitions), brokers, controllers, seconds)}, as_json or context.obj)
+
+
 @app.register("quorum", "isray bench quorum --json")
 def quorum(
     context: typer.Context,

@@ -63,7 +63,9 @@ _SEEDS = pytest.StashKey[list[int]]()
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[Any]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Adds to a failing test the command that replays it."""
     report = yield
     if report.when == "call" and report.failed and (seeds := item.stash.get(_SEEDS, [])):

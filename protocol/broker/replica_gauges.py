@@ -33,12 +33,12 @@ class ReplicaGauges:
         leadership = replica.leadership
         if leadership is None:
             return
-        state = context.image.partition(replica.key)
-        adding = () if state is None else state.adding_replicas
-        settled = sum(broker not in adding for broker in leadership.replicas)
-        min_isr = context.image.min_isr(replica.key.topic_id, MIN_INSYNC_REPLICAS, len(leadership.replicas))
-        in_sync = len(leadership.isr)
+        replicas, in_sync = len(leadership.replicas), len(leadership.isr)
+        min_isr = context.image.min_isr(replica.key.topic_id, MIN_INSYNC_REPLICAS, replicas)
         self.leaders += 1
-        self.under_replicated += in_sync < settled
+        if in_sync < replicas:
+            state = context.image.partition(replica.key)
+            adding = () if state is None else state.adding_replicas
+            self.under_replicated += in_sync < sum(broker not in adding for broker in leadership.replicas)
         self.under_min_isr += in_sync < min_isr
         self.at_min_isr += in_sync == min_isr

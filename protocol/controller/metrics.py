@@ -71,6 +71,10 @@ def needs_user(state: ControllerState, key: TopicIdPartition, partition: Partiti
     return record is None or record.leader < 0
 
 
+_LED = dict.fromkeys((metrics.OFFLINE, metrics.UNCLEAN_RECOVERY, metrics.MANUAL_ELECTION_REQUIRED), False)
+"""The gauges of partitions that wait for a leader, none of which counts one with a leader."""
+
+
 class PartitionGauges:
     """The partitions that each gauge counts, by its metric, without recoveries that a user requested."""
 
@@ -99,13 +103,13 @@ class PartitionGauges:
 
     def _evaluate(self, key: TopicIdPartition, partition: PartitionState) -> None:
         min_isr = self._state.image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, len(partition.replicas))
-        needed = recovery_need(self._state.image, key, partition)
-        for name, counts in (
-            (metrics.UNDER_MIN_ISR, len(partition.isr) < min_isr),
-            (metrics.OFFLINE, partition.leader == NO_LEADER),
-            (metrics.UNCLEAN_RECOVERY, needed in (RecoveryNeed.RECOVERY, RecoveryNeed.LAST_KNOWN)),
-            (metrics.MANUAL_ELECTION_REQUIRED, needs_user(self._state, key, partition)),
-        ):
+        places = {metrics.UNDER_MIN_ISR: len(partition.isr) < min_isr, **_LED}
+        if partition.leader == NO_LEADER:
+            needed = recovery_need(self._state.image, key, partition)
+            places[metrics.OFFLINE] = True
+            places[metrics.UNCLEAN_RECOVERY] = needed in (RecoveryNeed.RECOVERY, RecoveryNeed.LAST_KNOWN)
+            places[metrics.MANUAL_ELECTION_REQUIRED] = needs_user(self._state, key, partition)
+        for name, counts in places.items():
             if counts:
                 self.counted[name].add(key)
             else:
@@ -204,7 +208,10 @@ class ControllerMetrics:
             self._reassigning[key] = self.now_ms
 
     def _follow_reassignment(self, key: TopicIdPartition, before: PartitionState, after: PartitionState) -> None:
-        was, wanted = ((state.adding_replicas, state.removing_replicas) for state in (before, after))
+        was, wanted = (
+            (before.adding_replicas, before.removing_replicas),
+            (after.adding_replicas, after.removing_replicas),
+        )
         if was == wanted:
             if not any(was) and after.replicas != before.replicas:
                 self._summaries[metrics.REASSIGNMENT_DELAY].observe(0)

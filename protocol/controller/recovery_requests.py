@@ -168,7 +168,8 @@ class RecoveryRequests:
     def replayed(self, delta: MetadataDelta) -> None:
         """Marks the partitions that a record may concern; `delta` is what its replay has changed."""
         self._changed.update(delta.partitions)
-        self._changed.update(dict.fromkeys(delta.removed()))
+        if removed := delta.removed():
+            self._changed.update(dict.fromkeys(removed))
         self._all_changed = self._all_changed or bool(delta.brokers or delta.configs or delta.features)
 
     def settle(self, now_ms: TimeMs) -> None:

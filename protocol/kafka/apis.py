@@ -7,32 +7,14 @@ the requests of brokers and controllers to each other. `docs/reference/kafka-api
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-
 from protocol.kafka import cluster, offsets, produce
-from protocol.kafka.view import Client, View
-from protocol.kafka.wire import KafkaRequest
+from protocol.kafka.api import Api
 
-ApiHandler = Callable[[View, Client, KafkaRequest], Any]
-"""Returns the values of the response, or a generator that does (`calls.Handler`)."""
 PRODUCE = 0
 FETCH = 1
 API_VERSIONS = 18
 SASL_HANDSHAKE = 17
 SASL_AUTHENTICATE = 36
-
-
-@dataclass(frozen=True, slots=True)
-class Api:
-    """An API at versions `low` to `high`."""
-
-    key: int
-    name: str
-    low: int
-    high: int
-    handler: ApiHandler
 
 
 STATELESS = (

@@ -161,7 +161,8 @@ class LoadOutcome(Message):
 
 class ProbeCommand(Command):
     """Sends one record to each partition until a broker acknowledges it: to all of `brokers`, and again `retry_ms`
-    after all have refused it. At most `in_flight` partitions at once, in the order given.
+    after all have refused it. At most `in_flight` partitions at once, in the order given. The first `ahead` partitions
+    are probed alone; then one metadata request finds the leaders of the others, each of which is sent the record first.
     """
 
     topic: str
@@ -171,6 +172,7 @@ class ProbeCommand(Command):
     payload_bytes: Int32
     in_flight: Int32
     retry_ms: Int64
+    ahead: Int32 = 0
 
 
 class ProbeOutcome(Message):

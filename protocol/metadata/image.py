@@ -76,7 +76,7 @@ class MetadataDelta:
 
     def removed(self) -> list[TopicIdPartition]:
         """The partitions that were removed, alone or with their topic."""
-        keys = list(self.removed_partitions)
+        keys = list(self.removed_partitions) if self.removed_partitions else []
         for topic_id, topic in self.deleted_topics.items():
             keys += [TopicIdPartition(topic_id, index) for index in topic.partitions]
         return keys

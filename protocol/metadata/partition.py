@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
 from protocol.ids import NO_LEADER, UNCHANGED_LEADER, BrokerId, Epoch
 from protocol.messages.records import UNCHANGED_RECOVERY_STATE, PartitionChangeRecord, PartitionRecord
-from protocol.values import direct
+from protocol.values import direct, immutable
 
 
 @direct
@@ -20,7 +19,7 @@ class LeaderRecoveryState(IntEnum):
     RECOVERING = 1
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class PartitionState:
     """One partition as the controller has recorded it.
 

@@ -41,17 +41,21 @@ def figures(folder: Path, name: str, *options: str) -> Any:
 def test_failover_has_a_row_per_generation_and_size(tmp_path: Path) -> None:
     found = figures(tmp_path, "failover", "--partitions", "3", "--generations", "v3,kip-966")
     sizes = found.pop("sizes")
-    assert [size["generation"] for size in sizes] == ["v3", "kip-966"]
-    assert found.pop("store")["write_latency"]["mean_ms"] == 4
+    assert [(size["generation"], size["sessions"], size["multi"]) for size in sizes] == [
+        ("v3", 1, 1),
+        ("v3", 10, 100),
+        ("kip-966", None, None),
+    ]
+    assert [store["write_latency"]["mean_ms"] for store in found.pop("stores")] == [4, 4]
     assert found == {
         "brokers": 3,
         "session_timeout_ms": SESSION_MS,
         "sample": SAMPLE,
         "repeats": 1,
-        "growth_exponent": {"v3": None, "kip-966": None},
+        "growth_exponent": {"v3, 1 sessions, multi 1": None, "v3, 10 sessions, multi 100": None, "kip-966": None},
     }
     for size in sizes:
-        assert size.pop("generation")
+        del size["generation"], size["sessions"], size["multi"]
         assert size["partitions"] == 3
         assert set(size) == {"partitions", "detected_ms", "p50_ms", "max_ms", "all_served_ms"}
         assert all(isinstance(value, int) for value in size.values())

@@ -68,9 +68,7 @@ def test_a_leader_that_dies_costs_time_and_nothing_else() -> None:
 
 def test_the_trace_is_the_same_under_every_hash_seed() -> None:
     """In processes of their own: PYTHONHASHSEED changes the order of Python's sets of texts."""
-    script = (
-        "from tests.sim.test_client_code import with_leader_killed; print(with_leader_killed().trace_hash)"
-    )
+    script = "from tests.sim.test_client_code import with_leader_killed; print(with_leader_killed().trace_hash)"
     root = Path(__file__).parents[2]
     running = [
         subprocess.Popen(

@@ -39,6 +39,7 @@ from protocol.metrics import (
     CLUSTER_METRICS,
     ELECTIONS,
     HIGH_WATERMARK_LAG,
+    ISR_EXPANDS,
     MAX_PARTITION_SERIES,
     MESSAGES_IN,
     NODE_METRICS,
@@ -173,17 +174,22 @@ def test_a_node_with_many_partitions_has_series_of_those_only_whose_isr_lacks_a_
     assert shown.admits(T0, is_whole=True)
     shown.begin(MAX_PARTITION_SERIES + 1)
     assert [shown.admits(T0, is_whole=False), shown.admits(elsewhere, is_whole=True)] == [True, False]
-    samples = PartitionSamples()
-    fetched = [RecordsFetched(partition, log_end=3, leader_epoch=1) for partition in (T0, elsewhere)]
-    assert [sample.tags for it in fetched for sample in shown.of_traces(samples.samples_of(it))] == [
-        lag_sample(T0, 0).tags
-    ]
+    samples = PartitionSamples(shown)
+    events: list[Trace] = []
+    for partition in (T0, elsewhere):
+        events += [RecordsFetched(partition, log_end=3, leader_epoch=1), LogTruncated(partition, 2, 3, 2)]
+        events += [
+            BecameLeader(partition, leader_epoch=2, log_end=2, high_watermark=2),
+            BecameFollower(partition, 0, 3),
+        ]
+    found = [sample.tags for event in events for sample in samples.samples_of(event)]
+    assert found == [lag_sample(T0, 0).tags] * 6
     elected = partition_changed("u", 0, 0, 0, (0, 1))
-    assert list(shown.of_traces(samples.samples_of(elected))) == [
-        Sample(ELECTIONS, 1, (("topic", "u"), ("partition", "")))
-    ], "counted for the topic"
-    bytes_in = Sample(BYTES_IN, 70, (("topic", "t"),))
-    assert list(shown.of_traces([bytes_in])) == [bytes_in]
+    assert list(samples.samples_of(elected)) == [Sample(ELECTIONS, 1, (("topic", "u"), ("partition", "")))], (
+        "counted for the topic"
+    )
+    proposed, committed = IsrProposed(elsewhere, (0, 1), (0,)), IsrCommitted(elsewhere, (0, 1), partition_epoch=1)
+    assert [list(samples.samples_of(event)) for event in (proposed, committed)] == [[], [Sample(ISR_EXPANDS, 1, ())]]
 
 
 def test_the_series_of_partitions_that_lack_replicas_are_bounded_too() -> None:
@@ -282,7 +288,13 @@ def test_all_gauges_of_the_nodes_state_are_set_again_and_again_in_parts(monkeypa
     FakeGauge.tagged.clear()
     while clock.ring() < 4 * metrics.REPEAT_MS:
         pass
-    assert [value for name, value, _ in FakeGauge.tagged if name == HIGH_WATERMARK_LAG] == [0, 0]
+    assert [value for name, value, _ in FakeGauge.tagged if name == HIGH_WATERMARK_LAG] == [0, 1, 2] * 2, "as last read"
+    assert [name for name, _, _ in FakeGauge.tagged].count("kafka_controller_offline_partitions_count") == 2
+    meter.record_trace(MetadataPublished(0, next_offset=4))
+    FakeGauge.tagged.clear()
+    while clock.ring() < 6 * metrics.REPEAT_MS:
+        pass
+    assert [value for name, value, _ in FakeGauge.tagged if name == HIGH_WATERMARK_LAG] == [0, 1, 2, 0], "read again"
     assert [name for name, _, _ in FakeGauge.tagged].count("kafka_controller_offline_partitions_count") == 2
 
 

@@ -309,6 +309,24 @@ def test_one_acknowledgement_outweighs_an_error_of_another_broker(bench: LoadBen
     assert bench.timers == {}
 
 
+def test_the_other_partitions_follow_those_ahead_after_one_look_up_each_at_its_leader(bench: LoadBench) -> None:
+    command = replace(PROBE, partitions=(7, 3, 5, 9, 4), in_flight=5, ahead=2)
+    seven, seven_too, three, _ = bench.command(command).messages(ProduceRequest)
+    bench.answer(seven, REFUSED).answer(seven_too, REFUSED)
+    assert bench.answer(three).sent == [], "partition 7 has been refused"
+    [again, _] = bench.fire(PROBE_TIMER).messages(ProduceRequest)
+    assert [(to, type(message)) for to, message in bench.answer(again).sent] == [(1, MetadataRequest)]
+    assert bench.find({5: 2, 9: 1, 4: 0}).offers() == [(2, 5), (1, 9), (1, 4), (2, 4)], "broker 0 is not probed"
+    five, nine, four, _ = bench.messages(ProduceRequest)
+    bench.answer(five, REFUSED)
+    assert bench.fire(PROBE_TIMER).offers() == [(1, 5), (2, 5)], "the leader was an old one"
+    for request in (bench.messages(ProduceRequest)[0], nine, four):
+        bench.answer(request)
+    [outcome] = bench.outcomes
+    assert isinstance(outcome, ProbeOutcome)
+    assert outcome.acknowledged_ms == (20, 0, 40, 40, 40), "one retry each of the partitions 7 and 5, 20 ms later"
+
+
 @given(st.lists(st.booleans(), max_size=40), st.integers(1, 4), st.randoms(use_true_random=False))
 def test_a_probe_ends_when_the_last_partition_has_acknowledged(errors: list[bool], in_flight: int, rng: Random) -> None:
     bench = LoadBench()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import pairwise
 
 import pytest
@@ -56,8 +56,11 @@ def test_document_and_table_have_the_same_figures() -> None:
         "p50_ms": 80,
         "max_ms": 120,
         "all_served_ms": 2_500,
+        "sessions": None,
+        "multi": None,
     }
     assert SOME.texts() == ["v3", "1,000", "9,100 ms", "80 ms", "120 ms", "2,500 ms"]
+    assert replace(SOME, sessions=10, multi=100).texts()[:2] == ["v3, 10 sessions, multi 100", "1,000"]
 
 
 def test_the_end_of_a_session_is_reported_by_the_controller_or_by_the_store() -> None:
