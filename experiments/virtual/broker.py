@@ -7,6 +7,7 @@ What its listener sends to hosts of applications goes to the network's connectio
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import Any, cast
 
 from google_crc32c import extend
@@ -44,16 +45,20 @@ class _Core:
 
 
 class SimulatedBroker(BrokerNode):
-    """A broker whose listener is at `broker-N:9092`; `to_application` takes what it sends to clients. The other
-    arguments are those of `BrokerNode`.
+    """A broker with a listener (`listener_rng`); `to_application` takes what it sends to clients. The
+    other arguments are those of `BrokerNode`.
     """
 
     def __init__(
-        self, to_application: Callable[[ClientBytes | ClientDisconnected], None], *args: Any, **options: Any
+        self,
+        to_application: Callable[[ClientBytes | ClientDisconnected], None],
+        listener_rng: Random,
+        *args: Any,
+        **options: Any,
     ) -> None:
         super().__init__(*args, **options)
         self._to_application = to_application
-        self._both = ListeningBroker(cast(BaseBroker, _Core(self)), crc32c, CLUSTER_ID)
+        self._both = ListeningBroker(cast(BaseBroker, _Core(self)), crc32c, CLUSTER_ID, listener_rng)
 
     def start(self, now_ms: TimeMs) -> list[Effect]:
         return self._sorted(self._both.start(now_ms))

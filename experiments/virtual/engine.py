@@ -33,13 +33,15 @@ class VirtualEngine(CheckedEngine):
         if not is_broker(node):
             return None
         spec, cluster = self.spec, self.cluster
+        life = f"{node}/{cluster.incarnation_of(node)}"
         return SimulatedBroker(
             self.connections.from_broker,
+            Random(f"{spec.seed}/listener/{life}"),
             node,
             spec.controller_ids,
             spec.config,
             cluster.disks[node],
-            Random(f"{spec.seed}/node/{node}/{cluster.incarnation_of(node)}"),
+            Random(f"{spec.seed}/node/{life}"),
             rack=spec.rack_of(node),
             endpoint=f"{node_name(node)}:{PORT}",
         )

@@ -63,7 +63,6 @@ def test_a_leader_that_dies_costs_time_and_nothing_else() -> None:
     assert result.duration_ms > 6_000, "the session of the dead leader has to expire first (broker.session.timeout.ms)"
     assert acknowledged_are_kept(result) == []
     assert exactly_once(RECORDS, [record.value for record in result.records("t")]) == []
-    assert any(exchange.answered_ms is None for exchange in result.exchanges), "a request was open when the leader died"
 
 
 def test_the_trace_is_the_same_under_every_hash_seed() -> None:
