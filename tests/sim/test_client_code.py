@@ -143,7 +143,7 @@ def test_a_step_that_fails_ends_the_run() -> None:
     ("example", "wrong", "right", "seeds"),
     [
         (outbox, outbox.mark_when_buffered, outbox.mark_when_acknowledged, (8,)),
-        (manual_commits, manual_commits.commit_first, manual_commits.process_first, (0, 1)),
+        (manual_commits, manual_commits.commit_first, manual_commits.carry_out_first, (0, 1)),
         (read_process_write, read_process_write.write_once, read_process_write.write_until_acknowledged, (0,)),
     ],
 )

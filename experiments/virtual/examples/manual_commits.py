@@ -1,8 +1,8 @@
-"""A consumer that processes payments at least once, and is restarted now and then while it works.
+"""A consumer of a group that commits by itself, so that every payment is carried out at least once. Its process is
+restarted now and then while it works.
 
-The mistake: it commits before it processes, so that a restart between the two skips what was committed. The fix commits
-what is processed. The position is kept with the effects, in the application's own database; partitions are assigned by
-hand.
+The mistake: it commits the offset before it carries out the payment, so that a restart between the two skips it. The
+fix commits what is done.
 """
 
 from __future__ import annotations
@@ -11,75 +11,78 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
+from aiokafka.errors import KafkaError
 
 from experiments.virtual.checks import at_least_once, in_order
 from experiments.virtual.simulation import RunResult, SimulatedKafka
 
 TOPIC = "payments"
 PAYMENTS = 40
-RESTART_S = (1.0, 8.0)
+LIFE_S = (5.0, 12.0)
 """The shortest and the longest life of the process."""
+Handle = Callable[[AIOKafkaConsumer, list[bytes], ConsumerRecord], Coroutine[Any, Any, None]]
 
 
-@dataclass(slots=True)
-class Database:
-    """What outlives the process: the committed position and the payments that were carried out."""
-
-    position: int = 0
-    done: list[bytes] = field(default_factory=list)
-
-
-Handle = Callable[[Database, ConsumerRecord], Coroutine[Any, Any, None]]
-
-
-async def process(database: Database, record: ConsumerRecord) -> None:
+async def carry_out(done: list[bytes], record: ConsumerRecord) -> None:
     """Carries out a payment, which takes a moment."""
     await asyncio.sleep(0.2)
-    database.done.append(record.value)
+    done.append(record.value)
 
 
-async def commit_first(database: Database, record: ConsumerRecord) -> None:
+async def commit(consumer: AIOKafkaConsumer, record: ConsumerRecord) -> None:
+    """Commits everything up to a record."""
+    await consumer.commit({TopicPartition(record.topic, record.partition): record.offset + 1})
+
+
+async def commit_first(consumer: AIOKafkaConsumer, done: list[bytes], record: ConsumerRecord) -> None:
     """With the mistake."""
-    database.position = record.offset + 1
-    await process(database, record)
+    await commit(consumer, record)
+    await carry_out(done, record)
 
 
-async def process_first(database: Database, record: ConsumerRecord) -> None:
+async def carry_out_first(consumer: AIOKafkaConsumer, done: list[bytes], record: ConsumerRecord) -> None:
     """Without it."""
-    await process(database, record)
-    database.position = record.offset + 1
+    await carry_out(done, record)
+    await commit(consumer, record)
 
 
-async def consume(bootstrap_servers: str, database: Database, handle: Handle) -> None:
+async def consume(bootstrap_servers: str, done: list[bytes], handle: Handle) -> None:
     """One life of the process."""
-    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap_servers, enable_auto_commit=False)
-    partition = TopicPartition(TOPIC, 0)
-    consumer.assign([partition])
-    await consumer.start()
+    consumer = AIOKafkaConsumer(
+        TOPIC,
+        bootstrap_servers=bootstrap_servers,
+        group_id="payers",
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+    )
     try:
-        consumer.seek(partition, database.position)
-        while database.position < PAYMENTS:
-            await handle(database, await consumer.getone())
+        await consumer.start()
+        async for record in consumer:
+            await handle(consumer, done, record)
     finally:
         await consumer.stop()
 
 
-async def application(bootstrap_servers: str, handle: Handle) -> Database:
-    """Payments come in, and the consumer is restarted after random times until it has committed all of them."""
-    database = Database()
+async def application(bootstrap_servers: str, handle: Handle) -> list[bytes]:
+    """Payments come in; the consumer lives a random time, and again until the last payment is done. Returns those that
+    were carried out, in that order.
+    """
+    done: list[bytes] = []
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap_servers, enable_idempotence=True)
     await producer.start()
     for number in range(PAYMENTS):
         await producer.send_and_wait(TOPIC, b"payment-%d" % number)
     await producer.stop()
-    while database.position < PAYMENTS:
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(consume(bootstrap_servers, database, handle), random.uniform(*RESTART_S))
-    return database
+    last = b"payment-%d" % (PAYMENTS - 1)
+    for _ in range(30):
+        if last in done:
+            break
+        with suppress(asyncio.TimeoutError, KafkaError):
+            await asyncio.wait_for(consume(bootstrap_servers, done, handle), random.uniform(*LIFE_S))
+    return done
 
 
 def run(seed: int, handle: Handle) -> RunResult:
@@ -91,4 +94,4 @@ def run(seed: int, handle: Handle) -> RunResult:
 def findings(result: RunResult) -> list[str]:
     """What the consumer promises and did not keep: every payment is carried out, in order."""
     payments = [record.value for record in result.records(TOPIC)]
-    return at_least_once(payments, result.value.done) + in_order(payments, result.value.done)
+    return at_least_once(payments, result.value) + in_order(payments, result.value)

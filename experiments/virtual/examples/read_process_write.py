@@ -58,7 +58,7 @@ async def application(bootstrap_servers: str, write: Write) -> None:
     feeding = asyncio.create_task(feed(bootstrap_servers))
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap_servers, enable_auto_commit=False)
     consumer.assign([TopicPartition(SOURCE, 0)])
-    producer = AIOKafkaProducer(bootstrap_servers=bootstrap_servers, enable_idempotence=True, request_timeout_ms=3_000)
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap_servers, acks="all", request_timeout_ms=3_000)
     await consumer.start()
     await producer.start()
     consumer.seek(TopicPartition(SOURCE, 0), 0)
