@@ -7,7 +7,7 @@ composite node that hosts broker and listener is `protocol/nodes/listening_broke
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from functools import partial
 from random import Random
 from typing import Any
@@ -54,6 +54,10 @@ class KafkaListener:
         self._sessions = KafkaFetchSessions()
         self._connections: dict[ConnectionKey, Connection] = {}
         self._timer_ms: TimeMs | None = None
+
+    @property
+    def apis(self) -> Collection[Api]:
+        return self._apis.values()
 
     @property
     def connection_count(self) -> int:

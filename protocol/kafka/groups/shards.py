@@ -18,7 +18,7 @@ from typing import Any
 
 from protocol.errors import ErrorCode
 from protocol.ids import Epoch, TimeMs
-from protocol.kafka.batches import build_batch, is_kafka, records_of
+from protocol.kafka.batches import build_batch
 from protocol.kafka.calls import BROKER, CONTROLLER, Call, Calls, Handler
 from protocol.kafka.groups.group import Group, restored
 from protocol.kafka.groups.records import (
@@ -32,6 +32,7 @@ from protocol.kafka.groups.records import (
 )
 from protocol.kafka.view import View
 from protocol.messages.data import ConsumeRequest, ConsumeResponse, ProduceRequest
+from protocol.messages.kafka_batch import is_kafka, records_of
 from protocol.messages.topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from protocol.metadata.authorizer import BROKER_PRINCIPAL
 
