@@ -13,8 +13,10 @@ from experiments.virtual.broker import crc32c
 from protocol.errors import ErrorCode
 from protocol.ids import TimeMs, TopicPartition
 from protocol.kafka.apis import PRODUCE
-from protocol.kafka.batches import InvalidBatch, KafkaRecord, read_produced, records_of
+from protocol.kafka.batches import read_produced
 from protocol.kafka.wire import FrameReader, RequestHead, decode_request, decode_response, request_head
+from protocol.messages.batch import RecordBatch
+from protocol.messages.kafka_batch import CompressedBatch, KafkaRecord, records_of
 
 if TYPE_CHECKING:
     from experiments.virtual.connections import Connection
@@ -101,7 +103,7 @@ class Observer:
             for partition in topic.partition_data:
                 name = (_topic(topic), partition.index)
                 if name in offsets:
-                    for record in _records(partition.records):
+                    for record in readable(read_produced(partition.records, crc32c)):
                         offset = offsets[name] + record.offset if offsets[name] >= 0 else -1
                         place = TopicPartition(*name)
                         self.acknowledged.append(Acknowledged(now_ms, place, offset, record.key, record.value))
@@ -112,10 +114,10 @@ def _topic(topic: Any) -> str:
     return str(topic.topic_id) if name is None else str(name)
 
 
-def _records(data: bytes | None) -> list[KafkaRecord]:
-    """The records of a produced batch; one without content for each that is in a codec which is not read here."""
-    batch = read_produced(data, crc32c)
+def readable(batch: RecordBatch) -> list[KafkaRecord]:
+    """The records of a stored batch of Kafka's; those in a codec that is not read here have neither key nor value."""
     try:
         return [*records_of(batch)]
-    except InvalidBatch:
-        return [KafkaRecord(offset, batch.timestamp_ms, None, None, ()) for offset in range(batch.record_count)]
+    except CompressedBatch:
+        offsets = range(batch.base_offset, batch.base_offset + batch.record_count)
+        return [KafkaRecord(offset, batch.timestamp_ms, None, None) for offset in offsets]

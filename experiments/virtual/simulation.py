@@ -21,11 +21,11 @@ from experiments.scenarios.model import Scenario
 from experiments.scenarios.runner import Runner
 from experiments.virtual.connections import PORT, RESET_AFTER_MS
 from experiments.virtual.engine import VirtualEngine
-from experiments.virtual.observer import Acknowledged, Exchange
+from experiments.virtual.observer import Acknowledged, Exchange, readable
 from experiments.virtual.patches import patched
 from experiments.virtual.timeline import Timeline
 from protocol.ids import NO_LEADER, TimeMs, TopicPartition, node_name
-from protocol.kafka.batches import KafkaRecord, is_kafka, records_of
+from protocol.messages.kafka_batch import KafkaRecord, is_kafka
 
 SETTLE_MS = 60_000
 CANCEL_WITHIN_MS = 60_000
@@ -168,6 +168,6 @@ def _committed(engine: CheckedEngine) -> dict[TopicPartition, list[KafkaRecord]]
         replica = None if state.leader == NO_LEADER else engine.replica(state.leader, place)
         if replica is not None:
             batches = engine.log(state.leader, place)
-            records = [record for batch in batches if is_kafka(batch.payload) for record in records_of(batch)]
+            records = [record for batch in batches if is_kafka(batch.payload) for record in readable(batch)]
             logs[place] = [record for record in records if record.offset < replica.high_watermark]
     return logs
