@@ -2,7 +2,9 @@
 
 The mistake: `send` returns as soon as the record is in the producer's buffer. A row that is marked then counts as sent
 although its batch may still expire, when the partition has no leader for longer than `request_timeout_ms`. The fix
-marks a row when the leader has acknowledged it, and sends it again until then.
+marks a row when the leader has acknowledged it, and sends it again until then, each time with a new producer: the
+sequence numbers of aiokafka's idempotent producer have a gap after a batch that has expired, and the broker refuses all
+that it sends to the partition from then on (OUT_OF_ORDER_SEQUENCE_NUMBER).
 """
 
 from __future__ import annotations
@@ -31,20 +33,53 @@ class Row:
     is_sent: bool = False
 
 
-Relay = Callable[[AIOKafkaProducer, Row], Coroutine[Any, Any, None]]
+class Sender:
+    """A producer that can be replaced."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._servers = bootstrap_servers
+        self.producer: AIOKafkaProducer
+
+    async def start(self) -> None:
+        self.producer = AIOKafkaProducer(
+            bootstrap_servers=self._servers, enable_idempotence=True, request_timeout_ms=3_000, linger_ms=20
+        )
+        while True:
+            try:
+                await self.producer.start()
+                return
+            except KafkaError:
+                await asyncio.sleep(1.0)
+
+    async def replace(self) -> None:
+        await self.producer.stop()
+        await self.start()
 
 
-async def mark_when_buffered(producer: AIOKafkaProducer, row: Row) -> None:
+Relay = Callable[[Sender, Row], Coroutine[Any, Any, None]]
+
+
+async def mark_when_buffered(sender: Sender, row: Row) -> None:
     """With the mistake."""
-    await producer.send(TOPIC, row.order)
+    await sender.producer.send(TOPIC, row.order)
     row.is_sent = True
 
 
-async def mark_when_acknowledged(producer: AIOKafkaProducer, row: Row) -> None:
+async def mark_when_acknowledged(sender: Sender, row: Row) -> None:
     """Without it."""
     while not row.is_sent:
         try:
-            await producer.send_and_wait(TOPIC, row.order)
+            await sender.producer.send_and_wait(TOPIC, row.order)
+            row.is_sent = True
+        except KafkaError:
+            await sender.replace()
+
+
+async def keep_the_producer(sender: Sender, row: Row) -> None:
+    """As without the mistake, but it keeps a producer whose sequence numbers may have a gap."""
+    while not row.is_sent:
+        try:
+            await sender.producer.send_and_wait(TOPIC, row.order)
             row.is_sent = True
         except KafkaError:
             await asyncio.sleep(1.0)
@@ -53,15 +88,13 @@ async def mark_when_acknowledged(producer: AIOKafkaProducer, row: Row) -> None:
 async def application(bootstrap_servers: str, relay: Relay) -> list[Row]:
     """An order a second, each relayed; returns the table."""
     table: list[Row] = []
-    producer = AIOKafkaProducer(
-        bootstrap_servers=bootstrap_servers, enable_idempotence=True, request_timeout_ms=3_000, linger_ms=20
-    )
-    await producer.start()
+    sender = Sender(bootstrap_servers)
+    await sender.start()
     for number in range(ORDERS):
         table.append(Row(b"order-%d" % number))
-        await relay(producer, table[-1])
+        await relay(sender, table[-1])
         await asyncio.sleep(EVERY_S)
-    await producer.stop()
+    await sender.producer.stop()
     return table
 
 

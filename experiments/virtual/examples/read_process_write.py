@@ -19,7 +19,7 @@ from experiments.virtual.simulation import RunResult, SimulatedKafka
 
 SOURCE, TARGET = "texts", "capitals"
 TEXTS = 60
-EVERY_S = 1.0
+PROCESSING_S = 1.0
 log = logging.getLogger(__name__)
 Write = Callable[[AIOKafkaProducer, bytes], Coroutine[Any, Any, None]]
 
@@ -44,18 +44,17 @@ async def write_until_acknowledged(producer: AIOKafkaProducer, text: bytes) -> N
 
 
 async def feed(bootstrap_servers: str, topic: str = SOURCE) -> None:
-    """Writes a text a second to a topic."""
+    """Writes the texts to a topic."""
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap_servers, enable_idempotence=True)
     await producer.start()
     for number in range(TEXTS):
         await producer.send_and_wait(topic, b"text-%d" % number)
-        await asyncio.sleep(EVERY_S)
     await producer.stop()
 
 
 async def application(bootstrap_servers: str, write: Write) -> None:
-    """The loop, until it has read all texts."""
-    feeding = asyncio.create_task(feed(bootstrap_servers))
+    """The loop, until it has read all texts; each takes a second."""
+    await feed(bootstrap_servers)
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap_servers, enable_auto_commit=False)
     consumer.assign([TopicPartition(SOURCE, 0)])
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap_servers, acks="all", request_timeout_ms=3_000)
@@ -64,10 +63,10 @@ async def application(bootstrap_servers: str, write: Write) -> None:
     consumer.seek(TopicPartition(SOURCE, 0), 0)
     for _ in range(TEXTS):
         record = await consumer.getone()
+        await asyncio.sleep(PROCESSING_S)
         await write(producer, record.value)
     await producer.stop()
     await consumer.stop()
-    await feeding
 
 
 def run(seed: int, write: Write) -> RunResult:
