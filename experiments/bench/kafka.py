@@ -4,9 +4,8 @@ The state machine alone: a produce request of 64 records of 1,000 bytes is cut o
 checked, and a response encoded, in one process without a socket. The baseline is the checksum of its batch, which
 every broker computes.
 
-The client program: one producer of librdkafka's writes records with acks=all to a topic of three replicas, one partition,
-once with as many in flight as it likes (throughput) and once one after the other (p50 and p99 of the round trip). It
-runs against the listeners of a cluster on Ray, and, with `beside`, against another cluster in the same run, such as a
+The client program: one producer of librdkafka's writes records with acks=all to one partition of three replicas, once
+with as many in flight as it likes (throughput) and once one after the other (p50 and p99 of the round trip). It runs against the listeners of a cluster on Ray, and, with `beside`, against another cluster in the same run, such as a
 real Kafka on the same machine; the ratio is that of the two.
 """
 
@@ -53,6 +52,10 @@ class ClientFigures:
     p50_ms: float
     p99_ms: float
 
+    def texts(self) -> list[str]:
+        times = [f"{time_ms:,.2f} ms" for time_ms in (self.p50_ms, self.p99_ms)]
+        return [self.cluster, f"{self.record_bytes:,}", f"{self.mib_per_s:,.2f} MiB/s", *times]
+
 
 def run(sizes: Sequence[int] = SIZES, seconds: int = SECONDS, beside: str | None = None) -> BenchReport:
     """Measures the state machine, then the client program on a new cluster and on the one at `beside` (HOST:PORT, in
@@ -72,10 +75,6 @@ def run(sizes: Sequence[int] = SIZES, seconds: int = SECONDS, beside: str | None
                 found.append(_client("isray", servers, size, seconds))
                 if beside is not None:
                     found.append(_client(beside, beside, size, seconds))
-    rows = [
-        [one.cluster, f"{one.record_bytes:,}", f"{one.mib_per_s:,.2f} MiB/s", f"{one.p50_ms:,.2f} ms", f"{one.p99_ms:,.2f} ms"]
-        for one in found
-    ]  # fmt: skip
     return BenchReport(
         title="Kafka's protocol at a listener",
         document={
@@ -84,7 +83,7 @@ def run(sizes: Sequence[int] = SIZES, seconds: int = SECONDS, beside: str | None
             "clients": [asdict(one) for one in found],
         },
         columns=("cluster", "record", "acks=all", "p50", "p99"),
-        rows=rows,
+        rows=[one.texts() for one in found],
         notes=[f"A produce of 64 KB, decoded, checked and answered: {produce_us} µs; its checksum alone: {crc_us} µs."],
     )
 
@@ -171,7 +170,8 @@ def _client(name: str, servers: str, record_bytes: int, seconds: int) -> ClientF
     rate = written * record_bytes / (time.perf_counter() - began_s) / 2**20
     if failures:
         raise RuntimeError(f"{name}: {failures[0]}")
-    times_ms, end_s = [], time.perf_counter() + seconds
+    times_ms: list[float] = []
+    end_s = time.perf_counter() + seconds
     while time.perf_counter() < end_s or len(times_ms) < 2:
         times_ms.append(measure_ms(lambda: _one(producer, value))[0])
     cuts = quantiles(times_ms, n=100)
