@@ -5,8 +5,9 @@ checked, and a response encoded, in one process without a socket. The baseline i
 every broker computes.
 
 The client program: one producer of librdkafka's writes records with acks=all to one partition of three replicas, once
-with as many in flight as it likes (throughput) and once one after the other (p50 and p99 of the round trip). It runs against the listeners of a cluster on Ray, and, with `beside`, against another cluster in the same run, such as a
-real Kafka on the same machine; the ratio is that of the two.
+with as many in flight as it likes (throughput) and once one after the other (p50 and p99 of the round trip). It runs
+against the listeners of a cluster on Ray, and, with `beside`, against another cluster in the same run, such as a real
+Kafka on the same machine.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ VERSION = 9
 ROUNDS = 2_000
 RECORDS, RECORD_BYTES = 64, 1_000
 MAX_FRAME_BYTES = 1 << 20
-CONFIG = {MIN_INSYNC_REPLICAS: 2, LISTENERS: "PLAINTEXT://127.0.0.1:0", "message.max.bytes": 4_194_304}
+CONFIG = {MIN_INSYNC_REPLICAS: 2, LISTENERS: "PLAINTEXT://127.0.0.1:0", "max.message.bytes": 4_194_304}
 TOPIC = "bench"
 WITHIN_S = 60
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any, cast
+from typing import Any
 
 from google_crc32c import extend
 
@@ -16,7 +16,6 @@ from protocol.contract import Effect, Send
 from protocol.ids import CLUSTER_ID, NodeId, TimeMs
 from protocol.messages.base import Message
 from protocol.messages.connections import ClientBytes, ClientDisconnected
-from protocol.nodes.base_broker import BaseBroker
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.listening_broker import ListeningBroker
 
@@ -58,7 +57,7 @@ class SimulatedBroker(BrokerNode):
     ) -> None:
         super().__init__(*args, **options)
         self._to_application = to_application
-        self._both = ListeningBroker(cast(BaseBroker, _Core(self)), crc32c, CLUSTER_ID, listener_rng)
+        self._both = ListeningBroker(_Core(self), crc32c, CLUSTER_ID, listener_rng)
 
     def start(self, now_ms: TimeMs) -> list[Effect]:
         return self._sorted(self._both.start(now_ms))
