@@ -37,6 +37,7 @@ from protocol.messages.commands import (
     SendRecords,
     SentRange,
 )
+from protocol.messages.kafka_batch import is_kafka
 
 MAX_CALLS = 100_000
 _COUNT_BITS, _PARTITION_BITS = 32, 17
@@ -115,7 +116,7 @@ def _generated(payload: bytes) -> list[tuple[int, int, int]]:
     """`named_runs` of a payload whose first record may have the id of a caller's command, which is negative and not
     small; empty for other bytes.
     """
-    if len(payload) > MIN_RECORD_BYTES and payload[_LENGTH_BYTES] == _NEGATIVE:
+    if len(payload) > MIN_RECORD_BYTES and payload[_LENGTH_BYTES] == _NEGATIVE and not is_kafka(payload):
         with suppress(struct.error):  # bytes of a user's that do not have the form of generated records
             return list(named_runs(payload))
     return []

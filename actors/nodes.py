@@ -16,6 +16,7 @@ import asyncio
 import gc
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
@@ -41,11 +42,12 @@ from actors.node_log import NodeLog
 from actors.peers import Handle, RayPeers
 from actors.processes import ProcessId, own_process, set_signal_of_parents_end, signal_process
 from actors.relay import AdminRelay, CallerCommand
+from actors.sockets import BrokerSockets, bind, endpoint_of
 from actors.storage import DiskLossKind, DiskStorage, Owner, apply_loss
 from actors.transport import NodeLinks, Transport
 from protocol.broker.context import ReplicaView, replica_view
 from protocol.broker.recovery import hook_named
-from protocol.config import INDEX_INTERVAL_BYTES, UNCLEAN_LEADER_HOOK, ClusterConfig
+from protocol.config import INDEX_INTERVAL_BYTES, LISTENERS, UNCLEAN_LEADER_HOOK, ClusterConfig
 from protocol.contract import Node
 from protocol.errors import MalformedMessageError
 from protocol.events.base import Trace
@@ -74,6 +76,7 @@ from protocol.nodes.base_broker import BaseBroker
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.client import ClientNode
 from protocol.nodes.controller import ControllerNode
+from protocol.nodes.listening_broker import ListeningBroker
 from protocol.nodes.recovery_manager import RecoveryManagerNode
 from protocol.quorum.describe import QuorumView
 from protocol.quorum.state_file import format_voters
@@ -159,8 +162,12 @@ class PollReport:
     calls: Sequence[CallerCall] = ()
 
 
-def build_node(setup: NodeSetup, storage: DiskStorage, rack: str | None, now_ms: TimeMs) -> Node:
-    """Creates the node of a setup on its storage. ConfigError where the config names an unknown data-loss hook."""
+def build_node(
+    setup: NodeSetup, storage: DiskStorage, rack: str | None, now_ms: TimeMs, endpoint: str | None = None
+) -> Node:
+    """Creates the node of a setup on its storage; `endpoint` is that of a broker's listener for Kafka's clients.
+    ConfigError where the config names an unknown data-loss hook.
+    """
     if is_load(setup.node):
         return LoadNode(setup.node, setup.brokers)
     if is_recovery_manager(setup.node):
@@ -168,18 +175,24 @@ def build_node(setup: NodeSetup, storage: DiskStorage, rack: str | None, now_ms:
     if is_client(setup.node):
         administrators = setup.controllers or setup.brokers
         return ClientNode(setup.node, setup.brokers, administrators, setup.config, checksum=crc32c)
-    rng = Random(f"{setup.seed}/node/{setup.node}/{setup.incarnation}")
+    rng = _rng(setup, "node")
     if is_broker(setup.node):
         hook = hook_named(str(setup.config.values[UNCLEAN_LEADER_HOOK]), resolve_name)
         if setup.store is not None:
             return V3BrokerNode(setup.node, setup.config, setup.store, storage, rng, hook, crc32c)
-        return BrokerNode(setup.node, setup.controllers, setup.config, storage, rng, rack, hook, crc32c, setup.run)
+        return BrokerNode(
+            setup.node, setup.controllers, setup.config, storage, rng, rack, hook, crc32c, setup.run, endpoint
+        )
     if is_store(setup.node) and setup.store is not None:
         return StoreNode(setup.store, storage, rng, setup.run)
     key = setup.voters.key_of(setup.node)
     if setup.incarnation == setup.former.get(setup.node, 0) + 1 and key is not None:
         format_voters(storage, setup.run, key, setup.voters, now_ms)
     return ControllerNode(setup.node, setup.controllers, setup.config, storage, rng, setup.run)
+
+
+def _rng(setup: NodeSetup, use: str) -> Random:
+    return Random(f"{setup.seed}/{use}/{setup.node}/{setup.incarnation}")
 
 
 def snapshot_of(node: Node) -> NodeSnapshot:
@@ -239,7 +252,9 @@ class NodeShell:
         self._storage = DiskStorage(setup.directory, owner, interval_bytes, self._files, LOCK_WAIT_S)
         self._reported_drops = 0
         self._clock = clock = LoopClock(setup.skew_ms)
-        self._node = build_node(setup, self._storage, rack, clock.now_ms())
+        sockets = self._bind(setup)
+        endpoint = None if sockets is None else endpoint_of(sockets)
+        self._node = build_node(setup, self._storage, rack, clock.now_ms(), endpoint)
         self._transport = Transport(
             setup.incarnation, RayPeers(setup.run, setup.node), lambda error: self._host.fail(repr(error))
         )
@@ -250,9 +265,20 @@ class NodeShell:
         self._log = NodeLog(self._name, clock.now_ms)
         self._log.note("INFO", f"incarnation {setup.incarnation} on {setup.directory}")
         self._admin_relay = AdminRelay(self._transport.send, setup.incarnation, self._calls)
-        self._host = NodeHost(self._node, clock, self._admin_relay.send, self._meter)
+        node, send = self._node, self._admin_relay.send
+        self._sockets = None if sockets is None else BrokerSockets(sockets, send)
+        if self._sockets is not None and isinstance(node, BaseBroker):
+            node, send = ListeningBroker(node, crc32c, setup.run, _rng(setup, "listener")), self._sockets.send
+        self._host = NodeHost(node, clock, send, self._meter)
         self._transport.serve(self._host)
         self._serves.set()
+
+    def _bind(self, setup: NodeSetup) -> socket.socket | None:
+        """The socket of a broker for Kafka's clients; None where it has none. ConfigError where it cannot be bound."""
+        configured = str(setup.config.values[LISTENERS])
+        if not configured or not is_broker(setup.node):
+            return None
+        return bind(configured, setup.node, self._storage, ray.util.get_node_ip_address())
 
     def __repr__(self) -> str:
         return self._name
@@ -270,8 +296,11 @@ class NodeShell:
 
     def _begin(self) -> None:
         if not self._loop.done():
-            self._loop.set_result(asyncio.get_running_loop())
+            loop = asyncio.get_running_loop()
+            self._loop.set_result(loop)
             self._host.start()
+            if self._sockets is not None:
+                self._serving = loop.create_task(self._sockets.serve(self._host))
 
     @ray.method(concurrency_group="ctl")
     async def retire(self) -> None:
@@ -282,6 +311,7 @@ class NodeShell:
             self._meter.stop()
             await self._transport.await_delivery(DELIVERY_WAIT_S)
             self._transport.close()
+            self._close_sockets()
             self._storage.close()
             self._serves.clear()
             self._loop = Future()
@@ -333,8 +363,13 @@ class NodeShell:
     def halt(self) -> PollReport:
         """Stops the node for a crash: it handles and sends nothing more. Returns its last report."""
         self._transport.close()
+        self._close_sockets()
         self._host.halt()
         return self._report(self._host.exited)
+
+    def _close_sockets(self) -> None:
+        if self._sockets is not None:
+            self._sockets.close()
 
     @ray.method(concurrency_group="ctl")
     async def kill_self(self) -> None:

@@ -265,6 +265,10 @@ UNCLEAN_LEADER_HOOK = _node("unclean.leader.hook", "", "", "KIP-704; C8").declar
 AUTHORIZER_CLASS_NAME = _node("authorizer.class.name", "", "", "KIP-801", choices=("", "standard")).declare(
     "Authorizer of requests: `standard` checks access control entries, empty allows everything."
 )
+LISTENERS = _quorum("listeners", "", "", "KIP-103").declare(
+    "Where brokers listen for Kafka's clients: `PLAINTEXT://HOST:PORT`. Broker N listens N above that port, at a free "
+    "one with 0; without a host at the address of its machine. Empty: nowhere."
+)
 SUPER_USERS = _node("super.users", "", "", "KIP-801").declare(
     "Principals separated by semicolons that the authorizer allows everything."
 )

@@ -37,6 +37,8 @@ STORE_LOG = "__store/0"
 """The name of the transaction log in the store's storage."""
 LISTENER = 8000
 """The listener for Kafka's clients, as a node of which its own broker alone knows (`protocol/kafka`)."""
+SOCKETS = 8001
+"""The sockets of a broker's process, as the node at the other end of its listener's connections."""
 DRIVER = 9000
 """The experiment as a node: it sends commands to clients and receives their outcomes."""
 
@@ -103,7 +105,7 @@ def is_client(node: NodeId) -> bool:
 
 
 def is_load(node: NodeId) -> bool:
-    return FIRST_LOAD <= node < DRIVER
+    return FIRST_LOAD <= node < LISTENER
 
 
 def node_name(node: NodeId) -> str:
@@ -118,4 +120,4 @@ def node_name(node: NodeId) -> str:
         return "store"
     if is_load(node):
         return f"load-{node}"
-    return "driver" if node == DRIVER else f"client-{node}"
+    return {LISTENER: "listener", SOCKETS: "sockets", DRIVER: "driver"}.get(node, f"client-{node}")

@@ -28,7 +28,13 @@ from experiments.cli.output import ExitCode, Json, fail, fail_if, flag, option, 
 from experiments.cli.parse import KafkaReleaseOption, name_values, release_of
 from experiments.cli.server_properties import with_server_properties
 from experiments.engines.admin_client import AdminClient, AdminError
-from experiments.engines.ray.cluster_state import ClusterOptions, ClusterState, read_state, states
+from experiments.engines.ray.cluster_state import (
+    ClusterOptions,
+    ClusterState,
+    properties_path,
+    read_state,
+    states,
+)
 from experiments.engines.ray.connection import own_state
 from experiments.engines.ray.kept import find_kept, kept_options, mark_to_keep, read_kept
 from experiments.engines.ray.launch import LaunchFailed, config_of, launch, stop
@@ -36,6 +42,7 @@ from experiments.engines.ray.node_commands import Ask, NodeAction, NodeCommand, 
 from experiments.engines.ray.session import stay_on_loopback
 from experiments.engines.ray.supervision import by_socket
 from experiments.support.errors import InputError
+from protocol.config import LISTENERS
 from protocol.errors import ErrorCode
 from protocol.features import UNCLEAN_RECOVERY_ENABLED, Generation
 from protocol.ids import NO_EPOCH, NO_LEADER, RECOVERY_MANAGER, STORE, NodeId, is_controller, node_name
@@ -43,6 +50,8 @@ from protocol.messages.quorum import DescribeQuorumResponse, ReplicaState
 
 BACKGROUND = "experiments.cli.background"
 """The module that runs a cluster in the background."""
+ANY_PORT = "PLAINTEXT://:0"
+"""The config `listeners` of `isray up --listeners`."""
 _BROKER, _CONTROLLER = "broker-", "controller-"
 _PLACE_COLUMN = 5
 """The columns of `isray status` between the process and where it runs."""
@@ -122,6 +131,9 @@ def up(
     ] = None,
     address: Annotated[str | None, option("HOST:PORT", "A Ray to run on. Default: a private one on 127.0.0.1.")] = None,
     trace: Annotated[Path | None, option("DIR", "A new folder for a recording, for isray check.")] = None,
+    listeners: Annotated[
+        bool, flag("--listeners", "Listen for Kafka's clients at free ports; --config listeners=... chooses them.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Start a cluster: brokers and a quorum of controllers, each a process."""
@@ -134,6 +146,8 @@ def up(
         raise InputError(option_name, "", racks or controllers, f"no such option with --generation {chosen.value}")
     release = None if kafka_release is None and before is not None else release_of(kafka_release, chosen)
     configs = _configs(config, server_properties, chosen)
+    if listeners:
+        configs = {LISTENERS: ANY_PORT} | configs
     asked: dict[str, object] = {
         "name": name,
         "brokers": brokers,
@@ -212,6 +226,10 @@ def _print_ready(state: ClusterState, as_json: bool) -> None:
     print_result(as_json, _known(state), typer.echo, f"{text}, metrics at {ports}")
     if options.trace is not None:
         typer.echo(f"isray: records to {options.trace}", err=True)
+    if state.listeners and not as_json:
+        for node, address in state.listeners.items():
+            typer.echo(f"{node} listens at {address}")
+        typer.echo(f"for Kafka's clients: {properties_path(options.name)}")
 
 
 def _known(state: ClusterState) -> dict[str, object]:
@@ -226,6 +244,7 @@ def _known(state: ClusterState) -> dict[str, object]:
         "nodes": list(state.nodes),
         "metrics": list(state.metrics),
         "pids": dict(state.pids),
+        "listeners": dict(state.listeners),
         "events": list(state.events),
     }
 

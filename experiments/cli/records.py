@@ -52,7 +52,7 @@ from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.explorer.values import message_fields
 from experiments.support.durations import parse_duration_ms
 from experiments.support.errors import InputError, MissingInput
-from protocol.client.records import MIN_RECORD_BYTES, join, split
+from protocol.client.records import MIN_RECORD_BYTES, join, values_of
 from protocol.config import INT_MAX
 from protocol.errors import ErrorCode
 from protocol.ids import Offset
@@ -418,7 +418,7 @@ class _Reader:
         self.leaderless.discard(partition)
         self._positions[partition] = outcome.next_offset
         for batch in outcome.batches:
-            for offset, value in enumerate(split(batch.payload), batch.base_offset):
+            for offset, value in enumerate(values_of(batch), batch.base_offset):
                 if offset >= position:  # the first batch may begin below the position
                     text = value.decode(errors="backslashreplace")
                     yield {"partition": partition, "offset": offset, "createtime": batch.timestamp_ms, "value": text}

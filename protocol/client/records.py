@@ -10,6 +10,9 @@ import struct
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+from protocol.messages.batch import RecordBatch
+from protocol.messages.kafka_batch import CompressedBatch, is_kafka, records_of
+
 BY_DIGEST = -(1 << 62)
 """Names of sends from here downwards stand for the digest of a batch's payload, whose records carry no names."""
 _LENGTH = struct.Struct(">I")
@@ -32,6 +35,18 @@ def join(records: Sequence[bytes]) -> bytes:
     for data in records:
         parts += (_LENGTH.pack(len(data)), data)
     return b"".join(parts)
+
+
+def values_of(batch: RecordBatch) -> list[bytes]:
+    """The values of a batch's records, of this client's or of one of Kafka's. Those that are compressed with a codec
+    that is not read here are described instead.
+    """
+    if not is_kafka(batch.payload):
+        return split(batch.payload)
+    try:
+        return [record.value or b"" for record in records_of(batch)]
+    except CompressedBatch as error:
+        return [f"({error})".encode()] * batch.record_count
 
 
 def split(payload: bytes) -> list[bytes]:

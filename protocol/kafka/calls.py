@@ -10,7 +10,8 @@ bottom, without a thread and without a table of half-finished requests:
 
 `Tasks` runs generators. Requests to the broker that hosts the listener are handed to it at once. Those to the active
 controller are sent to it, and again to its successor after NOT_CONTROLLER or a silence of `RETRY_MS`, until the
-deadline (as Kafka's brokers forward requests). A response that arrives after its generator went on is dropped.
+deadline (as Kafka's brokers forward requests). A silent controller may be at work: a request that changes something is
+sent again only once another controller is active. A response that arrives after its generator went on is dropped.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 
 from protocol.contract import Outbox
 from protocol.errors import ErrorCode
-from protocol.ids import NodeId, TimeMs
+from protocol.ids import NO_LEADER, NodeId, TimeMs
 from protocol.messages.base import ClientRequest, Response
 
 BROKER: NodeId = -10
@@ -37,10 +38,13 @@ _NOT_ACTIVE = (ErrorCode.NOT_CONTROLLER, ErrorCode.BROKER_NOT_AVAILABLE)
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request to a node; its correlation id is assigned when it is sent."""
+    """A request to a node; its correlation id is assigned when it is sent. `is_change`: whether a controller that gets
+    it twice would do twice what it asks for.
+    """
 
     to: NodeId
     request: ClientRequest
+    is_change: bool = False
 
 
 Answers = list[Response | None]
@@ -94,6 +98,8 @@ class _Sent:
     place: int
     call: Call
     deadline_ms: TimeMs
+    receiver: NodeId = NO_LEADER
+    """The controller that it was sent to."""
 
 
 class Tasks:
@@ -190,16 +196,23 @@ class Tasks:
         if sent.call.to == BROKER:
             self.to_broker.append(request)
         elif sent.call.to == CONTROLLER:
-            self._out.send(self._controller(), request)
+            sent.receiver = self._controller()
+            if sent.receiver != NO_LEADER:
+                self._out.send(sent.receiver, request)
             self.at(now_ms + RETRY_MS, lambda later_ms: self._repeat(later_ms, number))
         else:
             self._out.send(sent.call.to, request)
 
     def _repeat(self, now_ms: TimeMs, number: int) -> None:
         """Sends a request to the controller again that has not been answered."""
-        sent = self._take(number)
-        if sent is not None:
-            self._retry(now_ms, sent)
+        sent = self._sent.get(number)
+        if sent is None:
+            return
+        if sent.call.is_change and self._controller() == sent.receiver != NO_LEADER:
+            self.at(now_ms + RETRY_MS, lambda later_ms: self._repeat(later_ms, number))
+            return
+        self._take(number)
+        self._retry(now_ms, sent)
 
     def _retry(self, now_ms: TimeMs, sent: _Sent) -> None:
         if sent.awaited == sent.task.awaited and now_ms < sent.deadline_ms:

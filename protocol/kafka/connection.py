@@ -1,8 +1,8 @@
 """One connection of a client: frames in, one request at a time, responses in the order of the requests.
 
 As a broker of Kafka's does, the connection handles a request only when the response to the one before has been sent;
-later requests wait in its buffer. So responses keep their order, and a client that never reads holds back nobody else:
-its own transport stops reading, and its buffer is bounded by what the transport delivers.
+later requests wait in its buffer. So responses keep their order. While responses to a client wait at the transport,
+because it does not read, its requests wait too, and the transport stops reading from it.
 
 What ends a connection, without a response, as in Kafka: a frame that is too large or has a negative length, bytes that
 do not fit the schema, an API or a version that ApiVersions does not list (except ApiVersions itself, which answers
@@ -30,15 +30,17 @@ class Connection:
     is_busy: bool = False
     """Whether a request is being handled."""
     is_closed: bool = False
+    is_congested: bool = False
+    """Whether responses wait at the transport, because the client does not read."""
 
     def feed(self, data: bytes) -> None:
         self.frames.feed(data)
 
     def next_request(self) -> KafkaRequest | UnsupportedRequest | None:
-        """The next request to handle; None while one is being handled, or the next has not arrived whole. Raises
-        MalformedMessageError where the connection must end.
+        """The next request to handle; None while one is being handled, or the client does not read, or the next has not
+        arrived whole. Raises MalformedMessageError where the connection must end.
         """
-        if self.is_busy or self.is_closed:
+        if self.is_busy or self.is_closed or self.is_congested:
             return None
         body = self.frames.next()
         if body is None:

@@ -7,25 +7,30 @@ composite node that hosts broker and listener is `protocol/nodes/listening_broke
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from functools import partial
+from random import Random
 from typing import Any
 
 from protocol.broker.context import BrokerContext
 from protocol.contract import Outbox
 from protocol.errors import ErrorCode, MalformedMessageError
 from protocol.ids import NodeId, TimeMs
-from protocol.kafka.apis import API_VERSIONS, FETCH, STATELESS, Api
+from protocol.kafka.api import Api
+from protocol.kafka.apis import API_VERSIONS, FETCH, STATELESS
 from protocol.kafka.calls import Tasks
 from protocol.kafka.cluster import supported
 from protocol.kafka.connection import Connection, UnsupportedRequest
 from protocol.kafka.fetch import KafkaFetchSessions, fetch
+from protocol.kafka.groups.apis import group_apis
+from protocol.kafka.groups.coordinator import Coordinator
+from protocol.kafka.groups.shards import Shards
 from protocol.kafka.produce import NO_RESPONSE, REFUSED_WITHOUT_ACKS
 from protocol.kafka.view import Client, View
 from protocol.kafka.wire import FrameReader, KafkaRequest, Values, encode_response
 from protocol.log.checksum import Checksum
 from protocol.messages.base import ANONYMOUS, Response
-from protocol.messages.connections import ClientBytes, ClientConnected, ClientDisconnected
+from protocol.messages.connections import ClientBytes, ClientCongested, ClientConnected, ClientDisconnected
 
 TIMER = "kafka/"
 """The one timer of a listener."""
@@ -38,15 +43,21 @@ ConnectionKey = tuple[NodeId, int]
 class KafkaListener:
     """The connections of one broker. What it sends is in `out`; `tasks.to_broker` has requests to its own broker."""
 
-    def __init__(self, context: BrokerContext, checksum: Checksum, cluster_id: str) -> None:
+    def __init__(self, context: BrokerContext, checksum: Checksum, cluster_id: str, rng: Random) -> None:
         self.out = Outbox()
         self.tasks = Tasks(self.out, lambda: context.controller_id)
-        self._apis = {api.key: api for api in (*STATELESS, Api(FETCH, "Fetch", 4, 17, self._fetch))}
-        ranges = {api.key: (api.low, api.high) for api in self._apis.values()}
-        self._view = View(context, self.tasks, checksum, cluster_id, ranges)
+        self._view = View(context, self.tasks, checksum, cluster_id, rng, {})
+        self._coordinator = Coordinator(Shards(self._view))
+        served = (*STATELESS, *group_apis(self._coordinator), Api(FETCH, "Fetch", 4, 17, self._fetch))
+        self._apis = {api.key: api for api in served}
+        self._view.supported |= {api.key: (api.low, api.high) for api in served}
         self._sessions = KafkaFetchSessions()
         self._connections: dict[ConnectionKey, Connection] = {}
         self._timer_ms: TimeMs | None = None
+
+    @property
+    def apis(self) -> Collection[Api]:
+        return self._apis.values()
 
     @property
     def connection_count(self) -> int:
@@ -61,8 +72,16 @@ class KafkaListener:
             self._open(peer, message)
         elif isinstance(message, ClientDisconnected):
             self._forget((peer, message.connection))
+        elif isinstance(message, ClientCongested):
+            self._set_congested(now_ms, (peer, message.connection), message.is_congested)
         elif isinstance(message, Response):
             self.tasks.receive(now_ms, message)
+        self._set_timer()
+
+    def follow_metadata(self, now_ms: TimeMs) -> None:
+        """After an input of the broker: takes over what has changed in the metadata."""
+        self._view.now_ms = now_ms
+        self._coordinator.follow(now_ms)
         self._set_timer()
 
     def fire(self, now_ms: TimeMs) -> None:
@@ -93,6 +112,12 @@ class KafkaListener:
             return
         connection.feed(data)
         self._handle_next(now_ms, key, connection)
+
+    def _set_congested(self, now_ms: TimeMs, key: ConnectionKey, is_congested: bool) -> None:
+        connection = self._connections.get(key)
+        if connection is not None:
+            connection.is_congested = is_congested
+            self._handle_next(now_ms, key, connection)
 
     def _handle_next(self, now_ms: TimeMs, key: ConnectionKey, connection: Connection) -> None:
         while True:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -41,6 +42,8 @@ class View:
     tasks: Tasks
     checksum: Checksum
     cluster_id: str
+    rng: Random
+    """Draws ids of group members."""
     supported: dict[int, tuple[int, int]]
     """API keys with the lowest and the highest version."""
     now_ms: TimeMs = 0

@@ -96,19 +96,15 @@ def request_head(body: bytes) -> RequestHead:
 
 
 def decode_request(head: RequestHead, body: bytes) -> KafkaRequest:
-    """The request, of an API and version that kio has. MalformedMessageError for bytes that do not fit the schema, or
-    that follow it.
+    """The request, of an API and version that kio has. Bytes that follow it are ignored, as in Kafka: librdkafka's
+    Metadata has some. MalformedMessageError for bytes that do not fit the schema.
     """
     read_header, read_payload = _request_readers(head.api_key, head.version)
     try:
         header, size = read_header(body, 0)
-        payload, more = read_payload(body, size)
+        payload, _ = read_payload(body, size)
     except (DecodeError, ValueError, IndexError, OverflowError) as error:
         raise MalformedMessageError(f"API {head.api_key} version {head.version}: {error}") from error
-    if size + more != len(body):
-        raise MalformedMessageError(
-            f"API {head.api_key} version {head.version}: {len(body) - size - more} bytes follow"
-        )
     return KafkaRequest(head.api_key, head.version, head.correlation_id, header.client_id or "", payload, len(body))
 
 

@@ -27,6 +27,13 @@ class ClientBytes(Message):
     data: bytes
 
 
+class ClientCongested(Message):
+    """The client does not read: what it asks for is not handled until it does."""
+
+    connection: Int64
+    is_congested: bool
+
+
 class ClientDisconnected(Message):
     """The sender has closed the connection; `reason` says why a listener did."""
 

@@ -23,6 +23,8 @@ from protocol.messages.admin import AdminRequest
 from protocol.messages.quorum import DescribeQuorumRequest
 from protocol.metadata.image import MetadataImage
 
+BROKER_PRINCIPAL = "Broker:"
+"""The principal of what a broker asks on its own behalf, which may do anything. No client has it: theirs are users."""
 _INCLUDED_IN = {
     AclOperation.DESCRIBE: (AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE, AclOperation.ALTER),
     AclOperation.DESCRIBE_CONFIGS: (AclOperation.ALTER_CONFIGS,),
@@ -59,7 +61,9 @@ def may_administer_quorum(image: MetadataImage, request: AdminRequest) -> bool:
 
 def may(image: MetadataImage, principal: str, operation: AclOperation, topic: str | None = None) -> bool:
     """Whether the principal may perform `operation` on a topic, or on the cluster (`topic` None)."""
-    if not is_enabled(image) or principal in _super_users(str(image.defaults.values[SUPER_USERS])):
+    if not is_enabled(image) or principal == BROKER_PRINCIPAL:
+        return True
+    if principal in _super_users(str(image.defaults.values[SUPER_USERS])):
         return True
     resource = (AclResourceType.CLUSTER, CLUSTER_NAME) if topic is None else (AclResourceType.TOPIC, topic)
     entries = list(image.acls_for(*resource))

@@ -242,7 +242,7 @@ def _describe_config(
     for definition in CONFIGS.values():
         if (is_topic and not definition.topic_scoped) or (keys and definition.name not in keys):
             continue
-        sources = tuple(_sources(image, topic_id, definition))
+        sources = tuple(config_sources(image, topic_id, definition))
         yield DescribedConfig(
             name=definition.name,
             value=sources[0].value,
@@ -253,7 +253,9 @@ def _describe_config(
         )
 
 
-def _sources(image: MetadataImage, topic_id: str | None, definition: ConfigDef) -> Iterator[DescribedConfigSynonym]:
+def config_sources(
+    image: MetadataImage, topic_id: str | None, definition: ConfigDef
+) -> Iterator[DescribedConfigSynonym]:
     """The values of the config by source, the one in force first."""
     name = definition.name
     scopes = {topic_id: ConfigSource.DYNAMIC_TOPIC_CONFIG, None: ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG}

@@ -7,6 +7,7 @@ name of the broker, to which the controller responds. Nothing else changes for t
 
 from __future__ import annotations
 
+from random import Random
 from typing import ClassVar
 
 from protocol.contract import Effect, Send
@@ -15,21 +16,21 @@ from protocol.kafka.listener import TIMER, KafkaListener
 from protocol.log.checksum import Checksum
 from protocol.messages.admin import AdminResponse
 from protocol.messages.base import Message
-from protocol.messages.connections import ClientBytes, ClientConnected, ClientDisconnected
+from protocol.messages.connections import ClientBytes, ClientCongested, ClientConnected, ClientDisconnected
 from protocol.nodes.base_broker import BaseBroker
 
-_OF_CONNECTIONS = (ClientBytes, ClientConnected, ClientDisconnected)
+_OF_CONNECTIONS = (ClientBytes, ClientConnected, ClientCongested, ClientDisconnected)
 
 
 class ListeningBroker:
-    """`broker` with a listener. `checksum` computes the CRC-32C of Kafka's batches."""
+    """`broker` with a listener. `checksum` computes the CRC-32C of Kafka's batches; `rng` draws members' ids."""
 
     NOT_STATE: ClassVar[frozenset[str]] = frozenset()
 
-    def __init__(self, broker: BaseBroker, checksum: Checksum, cluster_id: str) -> None:
+    def __init__(self, broker: BaseBroker, checksum: Checksum, cluster_id: str, rng: Random) -> None:
         self.broker = broker
         self.node_id = broker.node_id
-        self.listener = KafkaListener(broker.context, checksum, cluster_id)
+        self.listener = KafkaListener(broker.context, checksum, cluster_id, rng)
 
     def start(self, now_ms: TimeMs) -> list[Effect]:
         return self._settle(now_ms, self.broker.start(now_ms))
@@ -53,6 +54,7 @@ class ListeningBroker:
         """The effects for the host: those between broker and listener are carried out here."""
         done: list[Effect] = []
         self._pass_on(now_ms, effects, done)
+        self.listener.follow_metadata(now_ms)
         to_broker = self.listener.tasks.to_broker
         while to_broker:
             self._pass_on(now_ms, self.broker.receive(now_ms, LISTENER, to_broker.popleft()), done)

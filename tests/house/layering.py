@@ -88,6 +88,8 @@ OUTSIDE: dict[str, frozenset[str]] = {
 RAY_ENGINE = "experiments.engines.ray"
 PIPELINE = "experiments.studies.pipeline"
 SPARK_ONLY = frozenset({"pyspark", "py4j"})
+ALLOWED_IN_PROTOCOL = frozenset({"datetime.timedelta"})
+"""A value, which kio has for durations."""
 FIRST_PARTY = frozenset({"protocol", "actors", "experiments", "build_tools", "tests"})
 TAKES: dict[str, frozenset[str]] = {
     "protocol": frozenset({"protocol"}),
@@ -130,7 +132,7 @@ def _broken_rule(module: str, target: str) -> str | None:
         return _broken_first_party_rule(module, target)
     if top in SPARK_ONLY:
         return None if _is_within(module, PIPELINE) else f"only {PIPELINE} takes it"
-    if package == "protocol" and top in FORBIDDEN_IN_PROTOCOL:
+    if package == "protocol" and top in FORBIDDEN_IN_PROTOCOL and target not in ALLOWED_IN_PROTOCOL:
         return "protocol has no clock, no I/O and no threads"
     if top == "__future__" or top in sys.stdlib_module_names or top in OUTSIDE[package]:
         return None

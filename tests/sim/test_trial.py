@@ -9,6 +9,7 @@ import pytest
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.model import DAY_MS, CellParameters
 from experiments.studies.design.placement import TOPIC
+from experiments.studies.failures.sources import Outage
 from experiments.studies.failures.timeline import DrawnTimeline
 from experiments.studies.theory.validation import ValidationCell, compare
 from experiments.studies.trace.kinds import Crash, Loss, Start, State
@@ -81,6 +82,18 @@ def test_power_event_crashes_all_brokers_at_once() -> None:
             crashes.setdefault(row.time_ms, set()).add(row.node)
     assert max(len(nodes) for nodes in crashes.values()) >= 2
     assert not any(row.kind == Loss.KIND for row in rows), "the last known leader kept its page cache, and is elected"
+
+
+def test_a_shared_failure_finds_what_was_acknowledged_last_on_each_of_its_brokers() -> None:
+    """Partition b has its only replica on broker b. All machines lose what is younger than 30 s, an hour after the last
+    change: the record that was acknowledged just before, in each partition."""
+    parameters = _parameters(
+        replication_factor=1, min_insync_replicas=1, partitions=3, writeback_ms=30_000, start="fresh"
+    )
+    outages = [Outage(3_600_000, 7_200_000, broker, "lossy", "power") for broker in range(3)]
+    timeline = DrawnTimeline(parameters, 1, outages=outages, own_failures=False)
+    rows = as_rows(Trial(parameters.model_copy(update={"duration_ms": DAY_MS}), 1, timeline).run().rows)
+    assert sorted(row.partition for row in rows if row.kind == Loss.KIND) == [0, 1, 2]
 
 
 def test_network_latency_delays_failover() -> None:

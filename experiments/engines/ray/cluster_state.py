@@ -17,6 +17,7 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 
 from actors.processes import start_ticks
+from experiments.support.atomic import write_text
 from experiments.support.errors import InputError
 from protocol.features import Generation
 from protocol.kafka_release import NEWEST, KafkaRelease
@@ -56,9 +57,9 @@ class ClusterState(BaseModel, frozen=True, extra="forbid"):
 
     `pid` and `started_ticks` identify the supervisor's process. `address` (host:port of the Ray head, the bootstrap
     address) and `namespace` (of the nodes' actor names) are None until they are known. `metrics` are the metrics ports
-    (host:port) of the Ray nodes. `pids` are the processes of the nodes that run, by name. `folders` are removed with
-    the cluster. `events` are the last `MAX_EVENTS` events as lines of text. `end_reason` says why a supervisor that has
-    lost its Ray has ended.
+    (host:port) of the Ray nodes. `pids` are the processes of the nodes that run, by name, `listeners` the addresses
+    (host:port) at which brokers listen for Kafka's clients. `folders` are removed with the cluster. `events` are the
+    last `MAX_EVENTS` events as lines of text. `end_reason` says why a supervisor that has lost its Ray has ended.
     """
 
     options: ClusterOptions
@@ -70,6 +71,7 @@ class ClusterState(BaseModel, frozen=True, extra="forbid"):
     nodes: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ()
     pids: dict[str, int] = {}
+    listeners: dict[str, str] = {}
     folders: tuple[str, ...] = ()
     disks: str | None = None
     events: tuple[str, ...] = ()
@@ -172,6 +174,19 @@ def write_state(state: ClusterState) -> None:
 
 def remove_state(name: str) -> None:
     state_path(name).unlink(missing_ok=True)
+    properties_path(name).unlink(missing_ok=True)
+
+
+def properties_path(name: str) -> Path:
+    """The `client.properties` of a cluster with listeners, for Kafka's clients; it is removed with the state file."""
+    return state_path(name).with_suffix(".client.properties")
+
+
+def write_properties(state: ClusterState) -> None:
+    """Writes `properties_path`."""
+    servers = ",".join(state.listeners.values())
+    path = properties_path(state.options.name)
+    write_text(path, f"bootstrap.servers={servers}\nsecurity.protocol=PLAINTEXT\n")
 
 
 def _draft(path: Path, state: ClusterState) -> Path:

@@ -19,12 +19,13 @@ from actors.log.checkpoints import Mark, read_mark
 from actors.log.dump import FoundBatch, Rest, read_segment, segment_files
 from actors.log.files import typed_errors
 from experiments.support.record_text import record_text, topic_names
-from protocol.client.records import join, split
+from protocol.client.records import join, values_of
 from protocol.errors import CodecError, CorruptLogError, ProtocolInvariantError
 from protocol.ids import METADATA_LOG, NO_OFFSET, Offset
 from protocol.log.producer_state import sequence_after
 from protocol.messages.base import json_values
 from protocol.messages.batch import RecordBatch
+from protocol.messages.kafka_batch import is_kafka
 from protocol.messages.metadata_batch import unpack_records
 from protocol.messages.quorum import ControlRecord
 from protocol.messages.records import MetadataRecord
@@ -123,10 +124,10 @@ def _batch(found: FoundBatch, is_metadata: bool, topics: Names) -> Document:
 def _data_records(batch: RecordBatch) -> list[Document]:
     """The records of a producer's batch. A payload that is not a producer's list of records counts as one value."""
     try:
-        values = split(batch.payload)
+        values = values_of(batch)
     except struct.error:
         values = []
-    if len(values) != batch.record_count or join(values) != batch.payload:
+    if len(values) != batch.record_count or not (is_kafka(batch.payload) or join(values) == batch.payload):
         values = [batch.payload]
     first = batch.base_sequence
     return [

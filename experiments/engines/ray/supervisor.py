@@ -34,6 +34,7 @@ from experiments.engines.port import ClusterSpec, ClusterView, cluster_view
 from experiments.engines.ray.cluster_state import (
     ClusterState,
     Status,
+    write_properties,
     write_state,
 )
 from experiments.engines.ray.engine import needs_recovery_manager
@@ -103,6 +104,7 @@ class Supervisor:
         self._spec = spec
         self._report = report
         self._unfenced: frozenset[NodeId] = frozenset()
+        self._listeners: dict[str, str] = {}
         self._roles: dict[NodeId, str] = {}
         self._paused: set[NodeId] = set()
         self._stopping: set[NodeId] = set()
@@ -129,7 +131,10 @@ class Supervisor:
                 raise NotReadyError("; ".join(self.state.events))
             time.sleep(_STARTING_POLL_S)
         self._record_processes()
-        self._write(self.state.model_copy(update={"status": Status.READY}))
+        ready = self.state.model_copy(update={"status": Status.READY, "listeners": self._listeners})
+        self._write(ready)
+        if ready.listeners:
+            write_properties(ready)
 
     def _start(self, node: NodeId) -> None:
         self._cluster.start(node)
@@ -381,6 +386,8 @@ class Supervisor:
                 self._roles[node] = snapshot.quorum.role
                 if snapshot.quorum.is_active:
                     self._unfenced = ClusterView(snapshot.partitions, snapshot.brokers).unfenced
+                    found = sorted(snapshot.brokers.items())
+                    self._listeners = {node_name(node): entry.endpoint for node, entry in found if entry.endpoint}
             elif snapshot.store is not None and snapshot.store.controller != NO_NODE:
                 self._unfenced = cluster_view(snapshot.store).unfenced
 

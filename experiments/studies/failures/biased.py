@@ -15,7 +15,8 @@ After a burst several changes follow each other, so q spreads the probability ov
 q = `FORCED` R / (H + `SHORT` m / d), where m is the mean time to repair, d the number of brokers absent, and each part
 of H counts `DAMAGED` times more or less than the present for each replica more or less that is absent of the most
 damaged partition. Once the ISR is below min ISR, what was acknowledged can be lost only until it is flushed or written
-back (`exposed_ms`): this time counts as one replica more, and its end is a change. With L the sum of the rates and
+back (`exposed_ms`): this time counts as one replica more, and its end is a change. While the brokers that are absent
+hold no replica nothing is forced. With L the sum of the rates and
 F(t) = 1 - exp(-L t), the likelihood ratio is
 
     F(R) / q                            once the failure has happened,
@@ -33,8 +34,9 @@ transitions by their rates; the other half to the groups of causes equally, and 
 may end most of the brokers that are left of a most damaged partition, by their rates. Ratio: (l_i / L) / p'_i, at most
 2. Bursts are one transition for each set of brokers that they may strike (:func:`split_bursts`).
 
-**How.** Kinds of failure that lose data are drawn with probability `LOSING_NEXT` at least; with `LOSING_FIRST` if the
-cycle begins with the event and it leaves every partition a replica. Ratio: p / p'.
+**How.** Kinds of failure that lose data are drawn with probability `LOSING_FIRST` at least; with `LOSING_NEXT` where a
+loss may follow: the broker holds a partition that is below min ISR then, unless the cycle begins with the event and it
+leaves every partition a replica. Ratio: p / p'.
 
 The bias ends for the rest of a cycle as soon as all replicas of a partition have been down at once, or when the trial
 says that what is measured has happened: more failures would only spread the weights.
@@ -153,6 +155,9 @@ class BiasedTimeline:
         self._returned += 1
         return upcoming.events[self._returned - 1]
 
+    def struck(self) -> Sequence[NodeId]:
+        return [] if self._next is None else [each.broker for each in self._next.events]
+
     def carry_out(self) -> None:
         """What the events that were returned bring about, once they are all those of one change. `next_event` begins
         with it; `all_up` may be asked in between, for a regeneration needs no further event."""
@@ -228,7 +233,7 @@ class BiasedTimeline:
         known_ms = self._known_ms()
         self._until_ms = math.inf if known_ms < 0 else float(max(0, known_ms - self._changed_ms))
         self._forced = 0.0
-        if self._biased and rate > 0.0 and 0.0 < self._until_ms < math.inf:
+        if self._biased and self._transitions.damage(self._absent) and rate > 0.0 and 0.0 < self._until_ms < math.inf:
             short_ms = SHORT * self._repair_ms / max(1, len(self._ends_ms))
             self._forced = FORCED * self._until_ms / (self._known_until_whole_ms() + short_ms)
         after_ms = self._failure_after_ms()
@@ -328,15 +333,16 @@ class BiasedTimeline:
             absent = self._absent
             for outage in outages:
                 absent |= 1 << outage.broker
-        ends_bias = self._transitions.is_all(self._transitions.damage(absent))
+        damage = self._transitions.damage(absent)
+        ends_bias = self._transitions.is_all(damage)
         number = min(1, len(outages)) if together else len(outages)
         long = LONG if self._biased and not ends_bias else 0.0
         lengths_ms, log_ratio = draw_lengths(down, number, long, self._random)
         is_first = not self._absent and not ends_bias
-        least = 0.0 if not self._biased else LOSING_FIRST if is_first else LOSING_NEXT
-        kinds = found.kinds_with(least)
+        critical = 0 if is_first else self._transitions.critical(absent, self._refusing)
         for place, outage in enumerate(outages):
-            kind, kind_log_ratio = kinds.draw(self._random)
+            least = 0.0 if not self._biased else LOSING_NEXT if critical >> outage.broker & 1 else LOSING_FIRST
+            kind, kind_log_ratio = found.kinds_with(least).draw(self._random)
             up_ms = outage.down_ms + lengths_ms[0 if together else place]
             outages[place] = Outage(outage.down_ms, up_ms, outage.broker, kind, outage.cause, outage.holds)
             log_ratio += kind_log_ratio

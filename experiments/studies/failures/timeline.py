@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from random import Random
@@ -62,6 +63,10 @@ class Timeline(Protocol):
     def next_event(self) -> Event | None:
         """The next event in time order, None after the last one. The first events are failures at the time at which
         the timeline begins, of the brokers that are down then."""
+
+    def struck(self) -> Sequence[NodeId]:
+        """The brokers that something happens to at the time of the event that was returned last, its own among
+        them."""
 
     def log_weight(self, at_ms: int) -> float:
         """The natural logarithm of the likelihood ratio, original to sampled distribution, of all that was drawn up to
@@ -109,8 +114,10 @@ class DrawnTimeline:
             self._schedule_failure(broker, self._renewal_begins_ms(broker, seed))
         shared = shared_outages(params, seed, begins_ms - history_ms(params)) if outages is None else outages
         self._shared: Iterator[Outage] = iter(shared)
-        self._next_shared = next(self._shared, None)
+        self._coming: deque[Outage] = deque(itertools.islice(self._shared, 1))
+        """The next of the shared outages, and those that were looked at since."""
         self._impaired: list[tuple[int, Outage]] = []
+        self._returned_ms, self._returned = begins_ms, set[NodeId]()
         self._first = self._state_at_the_beginning()
 
     def _seed_streams(self, seed: int) -> None:
@@ -148,7 +155,16 @@ class DrawnTimeline:
         event = next(self._first, None)
         while event is None and self._upcoming_ms() is not None:
             event = self._advance()
+        if event is not None:
+            self._returned_ms, self._returned = event.time_ms, {event.broker}
         return event
+
+    def struck(self) -> Sequence[NodeId]:
+        at_ms = self._returned_ms
+        while self._coming and self._coming[-1].down_ms <= at_ms and (following := next(self._shared, None)):
+            self._coming.append(following)
+        found = self._returned | {outage.broker for outage in self._coming if outage.down_ms == at_ms}
+        return sorted(found | {broker for time_ms, broker, _ in self._heap if time_ms == at_ms})
 
     def log_weight(self, at_ms: int) -> float:
         return 0.0
@@ -160,16 +176,18 @@ class DrawnTimeline:
         found = self._heap[0][0] if self._heap else None
         if self._impaired and (found is None or self._impaired[0][0] < found):
             found = self._impaired[0][0]
-        shared = self._next_shared
+        shared = self._coming[0] if self._coming else None
         return shared.down_ms if shared is not None and (found is None or shared.down_ms < found) else found
 
     def _advance(self) -> Event | None:
         """The next event; None if it has no effect."""
-        shared = self._next_shared
+        shared = self._coming[0] if self._coming else None
         if self._impaired and self._impaired[0][0] == self._upcoming_ms():
             return _impairment(*heappop(self._impaired), ends=True)
         if shared is not None and (not self._heap or shared.down_ms < self._heap[0][0]):
-            self._next_shared = next(self._shared, None)
+            self._coming.popleft()
+            if not self._coming:
+                self._coming.extend(itertools.islice(self._shared, 1))
             if shared.kind in IMPAIRMENTS:
                 heappush(self._impaired, (shared.up_ms, shared))
                 return _impairment(shared.down_ms, shared)

@@ -117,6 +117,14 @@ class Transitions:
             found = self._damage[absent] = max((each & absent).bit_count() for each in self._replicas)
         return found
 
+    def critical(self, absent: int, damage: int) -> int:
+        """The brokers of the partitions of which so many replicas or more are absent."""
+        found = 0
+        for each in self._replicas:
+            if (each & absent).bit_count() >= damage:
+                found |= each
+        return found
+
     def is_all(self, damage: int) -> bool:
         """Whether so many are all replicas of a partition."""
         return damage == self._per_partition

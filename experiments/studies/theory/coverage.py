@@ -10,7 +10,8 @@ misses a way to a loss has narrow intervals that hold it in few studies or in no
 Loss rates by hand are of the first order in the share of time for which a replica is absent, and cover what the Markov
 chain (`model.py`) does not: shared causes, and the time for which a replica starts and
 catches up. A partition has n replicas on brokers of their own, in as many racks, and min ISR 1; the leader is elected
-from the ISR, so the last member of the ISR is waited for. Writes are continuous, and crashes are noticed at once.
+from the ISR, so the last member of the ISR is waited for. Other brokers of the racks do not matter. Writes are
+continuous, and crashes are noticed at once.
 
 A *cause* strikes one broker at rate r. It takes the tail of the broker's log with probability q, and the broker is out
 of the ISR for a time of mean T: down, starting, catching up. A replica is absent for the share u of time, which is the
@@ -169,7 +170,8 @@ def loss_rate(params: CellParameters) -> float | None:
     is_covered = (
         params.generation == "kip-497"
         and params.min_insync_replicas == 1
-        and params.replication_factor == params.brokers == params.racks
+        and params.replication_factor == params.racks
+        and (params.brokers == params.racks or params.placement == "spread")
         and all(each is None for each in (params.detection_ms, params.rolling_restart, params.slow, params.failures))
         and params.reassignments is None
         and not (params.impairments or params.power)

@@ -59,9 +59,9 @@ class Observer:
         for name in self.states.partitions:
             self.writer.request(name)
 
-    def write_to(self, broker: NodeId) -> None:
-        """Writes to every partition of which the broker has a replica."""
-        for name in self.states.replicas_on(broker):
+    def write_to(self, *brokers: NodeId) -> None:
+        """Writes to every partition of which one of the brokers has a replica."""
+        for name in dict.fromkeys(name for broker in brokers for name in self.states.replicas_on(broker)):
             self.writer.request(name)
 
     def handle_crash(self, broker: NodeId) -> None:

@@ -20,7 +20,7 @@ Measured values are in real time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -149,19 +149,20 @@ class Trial:
             at_ms = self._zero_ms + event.time_ms
             self.cluster.call_at(at_ms, lambda: self._handle_event(event))
             if event.kind not in ("start", "mark") and not event.ends:
-                self._write_before(at_ms, event.broker)
+                self._write_before(at_ms, self._timeline.struck())
 
-    def _write_before(self, at_ms: TimeMs, broker: NodeId) -> None:
-        """Has records acknowledged just before the broker fails at that time, if all is well: the client learns where
+    def _write_before(self, at_ms: TimeMs, brokers: Sequence[NodeId]) -> None:
+        """Has records acknowledged just before the brokers fail at that time, if all is well: the client learns where
         to write, and the record goes to the leader, to the followers, their next fetches to the leader, and the answer
-        to the client."""
+        to the client. A shared event strikes all of its brokers at once: when the first has failed it is too late for
+        the partitions of the others."""
         flush_ms = self.params.flush_interval_ms
         before_ms = [LEARNING_MS + 5 * (self.params.network_latency_ms + JITTER_MS)]
         if flush_ms is not None:
             before_ms.append(before_ms[0] + round(self._flush_phases.random() * flush_ms))
         for write_ms in before_ms:
             if at_ms - write_ms > self.cluster.now_ms:
-                self.cluster.call_at(at_ms - write_ms, lambda: self.observer.write_to(broker))
+                self.cluster.call_at(at_ms - write_ms, lambda: self.observer.write_to(*brokers))
 
     def _handle_event(self, event: Event) -> None:
         """Injects the event, unless the timeline has drawn another one since."""
@@ -275,6 +276,9 @@ class CompressedTimeline:
         begins_ms, ends_ms = event.span
         span = (round(begins_ms / self._factor), round(ends_ms / self._factor))
         return event._replace(time_ms=round(event.time_ms / self._factor), span=span)
+
+    def struck(self) -> Sequence[NodeId]:
+        return self._timeline.struck()
 
     def log_weight(self, at_ms: int) -> float:
         return self._timeline.log_weight(round(at_ms * self._factor))

@@ -49,7 +49,7 @@ class KafkaBench(BrokerBench):
         self.node = BrokerNode(
             0, [CONTROLLER], config or config_of(), self.storage, Random(1), endpoint="127.0.0.1:9092"
         )
-        self.both = ListeningBroker(self.node, crc32c, CLUSTER_ID)
+        self.both = ListeningBroker(self.node, crc32c, CLUSTER_ID, Random(2))
         self.brokers = brokers
         self.sent_bytes: dict[int, bytearray] = {}
         self.closed: dict[int, str] = {}

@@ -174,6 +174,12 @@ def test_a_regeneration_draws_anew_with_weight_one() -> None:
     assert drawn.time_ms > before.time_ms + 5
 
 
+def test_power_strikes_all_brokers_at_once() -> None:
+    timeline = _timeline(_cell(broker_mttf=None, power_events_per_year=1.0), 1)
+    assert timeline.next_event() is not None
+    assert timeline.struck() == [0, 1, 2]
+
+
 def test_no_bias_after_its_end() -> None:
     timeline = _timeline(CELL, 3)
     timeline.end_bias()

@@ -166,3 +166,25 @@ def test_an_outage_that_begins_when_the_last_one_ends_acts() -> None:
         (3_900_000, 0, "disk"),
         (9_000_000, 0, "start"),
     ]
+
+
+def test_the_brokers_that_are_struck_at_one_time() -> None:
+    """Two of one outage and one that is started then; before and after it each alone."""
+    outages = [
+        Outage(10, 40, 2, "unclean", "a"),
+        Outage(40, 90, 0, "lossy", "b"),
+        Outage(40, 95, 1, "lossy", "b"),
+        Outage(41, 96, 2, "unclean", "c"),
+    ]
+    timeline = DrawnTimeline(_cell(start="fresh"), 1, outages=outages, own_failures=False)
+    found = [(event.time_ms, list(timeline.struck())) for event in iter(timeline.next_event, None)]
+    assert found == [
+        (10, [2]),
+        (40, [0, 1, 2]),
+        (40, [0, 1]),
+        (40, [1]),
+        (41, [2]),
+        (90, [0]),
+        (95, [1]),
+        (96, [2]),
+    ]

@@ -36,6 +36,7 @@ def test_own_failures_agree_with_the_markov_model() -> None:
         # 0.02 of the failures lose the disk, and fetch 1 TB at 25 MB/s: 666.7 min
         ("lost disks", True, 2 * 2.9918 * ((60 + 0.02 * 666.67) / 525_600) * 2.9918 * (0.02 + 0.98 * 0.1)),
         ("rack power", False, 2 * (2.9918 * 20 + 2 * 60) / 525_600 * (2.9918 * 0.1 + 2 * 0.5)),
+        ("racks of two", False, 2 * (2.9918 * 20 + 2 * 60) / 525_600 * (2.9918 * 0.1 + 2 * 0.5)),
     ],
 )
 def test_rates_by_hand(name: str, catch_up: bool, by_hand: float) -> None:
@@ -50,11 +51,11 @@ def test_cells_that_no_formula_covers() -> None:
 
 @pytest.mark.slow
 def test_intervals_hold_the_values_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MODELS", {name: MODELS[name] for name in ("lost disks", "bursts")})
+    monkeypatch.setattr(module, "MODELS", {name: MODELS[name] for name in ("racks of two", "bursts")})
     found = list(coverage(3, 1))
     assert [(item.model, item.catch_up) for item in found] == [
         ("frequent failures", False),
-        *((name, catch_up) for name in ("lost disks", "bursts") for catch_up in (False, True)),
+        *((name, catch_up) for name in ("racks of two", "bursts") for catch_up in (False, True)),
     ]
     assert all(item.agrees for item in found)
     assert all(item.mean == pytest.approx(item.known, rel=0.35) for item in found)

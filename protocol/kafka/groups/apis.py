@@ -1,0 +1,280 @@
+"""The requests of consumer groups: FindCoordinator, membership, offsets, and their administration."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from protocol.errors import ErrorCode
+from protocol.ids import NO_NODE, NO_OFFSET
+from protocol.kafka.api import Api
+from protocol.kafka.calls import Handler
+from protocol.kafka.groups.coordinator import Coordinator, Join, MemberOf
+from protocol.kafka.groups.group import Group, Member
+from protocol.kafka.groups.records import OFFSETS_TOPIC, CommittedOffset, partition_of
+from protocol.kafka.view import Client, View
+from protocol.kafka.wire import KafkaRequest, Values
+from protocol.messages.acls import AclOperation
+from protocol.messages.topics import NO_AUTHORIZED_OPERATIONS
+from protocol.metadata.authorizer import may
+
+GROUP = 0
+"""The key type of a group's coordinator; the others are of transactions and share groups."""
+MAX_METADATA_BYTES = 4_096
+"""The default of `offset.metadata.max.bytes`."""
+_FIRST_BATCHED_FIND = 4
+_FIRST_BATCHED_FETCH = 8
+_FIRST_BATCHED_LEAVE = 3
+
+
+def group_apis(coordinator: Coordinator) -> tuple[Api, ...]:
+    """The APIs that `coordinator` serves."""
+
+    def api(key: int, name: str, low: int, high: int, handler: Any) -> Api:
+        return Api(key, name, low, high, partial(handler, coordinator))
+
+    return (
+        api(8, "OffsetCommit", 2, 9, offset_commit),
+        api(9, "OffsetFetch", 1, 9, offset_fetch),
+        api(10, "FindCoordinator", 0, 5, find_coordinator),
+        api(11, "JoinGroup", 0, 9, join_group),
+        api(12, "Heartbeat", 0, 4, heartbeat),
+        api(13, "LeaveGroup", 0, 5, leave_group),
+        api(14, "SyncGroup", 0, 5, sync_group),
+        api(15, "DescribeGroups", 0, 5, describe_groups),
+        api(16, "ListGroups", 0, 4, list_groups),
+        api(42, "DeleteGroups", 0, 2, delete_groups),
+    )
+
+
+def find_coordinator(coordinator: Coordinator, view: View, client: Client, request: KafkaRequest) -> Handler:
+    """The broker that leads the partition with the group's records; the first request creates the topic."""
+    body, is_batched = request.body, request.version >= _FIRST_BATCHED_FIND
+    keys = body.coordinator_keys if is_batched else (body.key,)
+    is_group = getattr(body, "key_type", GROUP) == GROUP
+    if is_group and view.image.topic_named(OFFSETS_TOPIC) is None:
+        yield from coordinator.shards.create_topic()
+    found = [_coordinator_of(view, key) if is_group else _NO_COORDINATOR for key in keys]
+    if is_batched:
+        return {"coordinators": [{"key": key, **values} for key, values in zip(keys, found, strict=True)]}
+    return found[0]
+
+
+_NO_COORDINATOR: Values = {
+    "error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    "error_message": None,
+    "node_id": NO_NODE,
+    "host": "",
+    "port": -1,
+}
+
+
+def _coordinator_of(view: View, group: str) -> Values:
+    topic = view.image.topic_named(OFFSETS_TOPIC)
+    if not topic:
+        return _NO_COORDINATOR
+    state = topic.partitions[partition_of(group, len(topic.partitions))]
+    endpoint = view.endpoint(state.leader)
+    if endpoint is None:
+        return _NO_COORDINATOR
+    return {
+        "error_code": ErrorCode.NONE,
+        "error_message": None,
+        "node_id": state.leader,
+        "host": endpoint[0],
+        "port": endpoint[1],
+    }
+
+
+def join_group(coordinator: Coordinator, view: View, client: Client, request: KafkaRequest) -> Handler:
+    body = request.body
+    session_ms = _ms(body.session_timeout)
+    rebalance_ms = _ms(body.rebalance_timeout) if hasattr(body, "rebalance_timeout") else session_ms
+    join = Join(
+        body.group_id,
+        body.member_id,
+        getattr(body, "group_instance_id", None),
+        client.client_id,
+        f"/{client.peer.rpartition(':')[0]}",
+        session_ms,
+        rebalance_ms if rebalance_ms >= 0 else session_ms,
+        body.protocol_type,
+        tuple((item.name, item.metadata) for item in body.protocols),
+        request.version >= 4,
+    )
+    joined = yield from coordinator.join(join)
+    has_nullable = request.version >= 7
+    return {
+        "error_code": joined.error,
+        "generation_id": joined.generation,
+        "protocol_type": joined.protocol_type,
+        "protocol_name": joined.protocol if has_nullable else joined.protocol or "",
+        "leader": joined.leader,
+        "member_id": joined.member_id,
+        "members": [
+            {"member_id": member, "group_instance_id": instance, "metadata": metadata}
+            for member, instance, metadata in joined.members
+        ],
+    }
+
+
+def sync_group(coordinator: Coordinator, view: View, client: Client, request: KafkaRequest) -> Handler:
+    assignments = {item.member_id: item.assignment for item in request.body.assignments}
+    synced = yield from coordinator.sync(_sender(request.body), assignments)
+    return {
+        "error_code": synced.error,
+        "protocol_type": synced.protocol_type,
+        "protocol_name": synced.protocol,
+        "assignment": synced.assignment,
+    }
+
+
+def heartbeat(coordinator: Coordinator, view: View, client: Client, request: KafkaRequest) -> Values:
+    return {"error_code": coordinator.heartbeat(_sender(request.body))}
+
+
+def leave_group(coordinator: Coordinator, view: View, client: Client, request: KafkaRequest) -> Values:
+    body, is_batched = request.body, request.version >= _FIRST_BATCHED_LEAVE
+    leaving: list[tuple[str, str | None]] = (
+        [(item.member_id, item.group_instance_id) for item in body.members] if is_batched else [(body.member_id, None)]
+    )
+    error, errors = coordinator.leave(body.group_id, leaving)
+    if not is_batched:
+        return {"error_code": errors[0] if errors else error}
+    members = [
+        {"member_id": member, "group_instance_id": instance, "error_code": each}
+        for (member, instance), each in zip(leaving, errors, strict=bool(errors))
+    ]
+    return {"error_code": error, "members": members}
+
+
+def _sender(body: Any) -> MemberOf:
+    generation = body.generation_id if hasattr(body, "generation_id") else body.generation_id_or_member_epoch
+    return MemberOf(body.group_id, body.member_id, getattr(body, "group_instance_id", None), generation)
+
+
+def offset_commit(coordinator: Coordinator, view: View, client: Client, request: KafkaRequest) -> Handler:
+    """Commits the offsets of the topics that exist and that the client may read."""
+    errors: dict[tuple[str, int], ErrorCode] = {}
+    offsets: dict[tuple[str, int], CommittedOffset] = {}
+    for topic in request.body.topics:
+        found = view.image.topic_named(topic.name)
+        is_allowed = may(view.image, client.principal, AclOperation.READ, topic.name)
+        for item in topic.partitions:
+            place = topic.name, item.partition_index
+            metadata = item.committed_metadata or ""
+            if not is_allowed:
+                errors[place] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            elif found is None or item.partition_index not in found.partitions:
+                errors[place] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif len(metadata) > MAX_METADATA_BYTES:
+                errors[place] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            else:
+                epoch = getattr(item, "committed_leader_epoch", -1)
+                offsets[place] = CommittedOffset(item.committed_offset, epoch, metadata, view.now_ms)
+    error: ErrorCode = yield from coordinator.commit(_sender(request.body), offsets)
+    errors |= dict.fromkeys(offsets, error)
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    {
+                        "partition_index": item.partition_index,
+                        "error_code": errors[topic.name, item.partition_index],
+                    }
+                    for item in topic.partitions
+                ],
+            }
+            for topic in request.body.topics
+        ]
+    }
+
+
+def offset_fetch(coordinator: Coordinator, view: View, client: Client, request: KafkaRequest) -> Values:
+    """The committed offsets of one group, or of several; -1 where there is none."""
+    body = request.body
+    if request.version < _FIRST_BATCHED_FETCH:
+        return _fetched(coordinator, body.group_id, body.topics)
+    return {"groups": [{"group_id": item.group_id, **_fetched(coordinator, item.group_id, item.topics)}
+                       for item in body.groups]}  # fmt: skip
+
+
+def _fetched(coordinator: Coordinator, group_id: str, topics: Any) -> dict[str, Any]:
+    found = coordinator.committed(group_id)
+    error = found if isinstance(found, ErrorCode) else ErrorCode.NONE
+    offsets = {} if isinstance(found, ErrorCode) else found
+    wanted: dict[str, list[int]] = {}
+    if topics is None:
+        for name, partition in sorted(offsets):
+            wanted.setdefault(name, []).append(partition)
+    else:
+        wanted = {topic.name: list(topic.partition_indexes) for topic in topics}
+    described = [
+        {"name": name, "partitions": [_offset(offsets.get((name, index)), index, error) for index in partitions]}
+        for name, partitions in wanted.items()
+    ]
+    return {"topics": described, "error_code": error}
+
+
+def _offset(found: CommittedOffset | None, partition: int, error: ErrorCode) -> Values:
+    return {
+        "partition_index": partition,
+        "committed_offset": NO_OFFSET if found is None else found.offset,
+        "committed_leader_epoch": -1 if found is None else found.leader_epoch,
+        "metadata": "" if found is None else found.metadata,
+        "error_code": error,
+    }
+
+
+def describe_groups(coordinator: Coordinator, view: View, client: Client, request: KafkaRequest) -> Values:
+    return {"groups": [_described(coordinator.describe(name), name) for name in request.body.groups]}
+
+
+def _described(found: Group | ErrorCode, name: str) -> Values:
+    group = Group(name) if isinstance(found, ErrorCode) else found
+    return {
+        "error_code": found if isinstance(found, ErrorCode) else ErrorCode.NONE,
+        "group_id": name,
+        "group_state": "" if isinstance(found, ErrorCode) else group.state.value,
+        "protocol_type": group.protocol_type,
+        "protocol_data": group.protocol or "",
+        "members": [_described_member(group, member) for member in group.members.values()],
+        "authorized_operations": NO_AUTHORIZED_OPERATIONS,
+    }
+
+
+def _described_member(group: Group, member: Member) -> Values:
+    return {
+        "member_id": member.member_id,
+        "group_instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "member_metadata": member.subscription(group.protocol),
+        "member_assignment": member.assignment,
+    }
+
+
+def list_groups(coordinator: Coordinator, view: View, client: Client, request: KafkaRequest) -> Values:
+    """The groups that this broker coordinates, those in the wanted states where states are named."""
+    wanted = {state.lower() for state in getattr(request.body, "states_filter", ())}
+    groups = [group for group in coordinator.groups() if not wanted or group.state.value.lower() in wanted]
+    return {
+        "error_code": ErrorCode.NONE,
+        "groups": [
+            {"group_id": group.group_id, "protocol_type": group.protocol_type, "group_state": group.state.value}
+            for group in groups
+        ],
+    }
+
+
+def delete_groups(coordinator: Coordinator, view: View, client: Client, request: KafkaRequest) -> Handler:
+    results = []
+    for name in request.body.groups_names:
+        error = yield from coordinator.delete(name)
+        results.append({"group_id": name, "error_code": error})
+    return {"results": results}
+
+
+def _ms(duration: Any) -> int:
+    return int(duration.total_seconds() * 1000)
