@@ -19,7 +19,7 @@ from statistics import fmean, stdev
 import pytest
 
 from experiments.studies.design.distribution import Distribution
-from experiments.studies.design.impairments import ImpairmentKind, Isolation, Pause
+from experiments.studies.design.impairments import ImpairmentKind, Isolation, Pause, SlowDisk
 from experiments.studies.design.model import DAY_MS, CellParameters
 from experiments.studies.design.recorded import OutageKind
 from experiments.studies.failures.sources import Outage
@@ -95,6 +95,21 @@ def test_a_pair_that_crashes_and_is_paused_has_the_losses_and_shares_of_the_mark
     assert {each.metric: each.markov for each in found}["reject_fraction"] == pytest.approx(0.458, abs=0.001)
 
 
+def test_a_pair_with_slow_disks_has_the_shares_of_the_markov_chain() -> None:
+    """Writes wait for a slow leader also after its restart, and where it was elected since it is slow."""
+    cell = _pair(
+        generation="kip-966-elr",
+        broker_mttf=CRASHES,
+        slow_disk=(SlowDisk(per_year=PER_YEAR, duration=LASTS),),
+        tail_loss_probability=0.5,
+        writeback_ms=None,
+    )
+    found = validate([ValidationCell({}, cell, 4)], jobs=1)
+    assert {"reject_fraction", "stall_fraction"} <= {each.metric for each in found}
+    assert all(each.agrees for each in found), found
+    assert {each.metric: each.markov for each in found}["stall_fraction"] == pytest.approx(0.1756, abs=0.001)
+
+
 # -- one impairment by hand --------------------------------------------------------------------------------------------
 
 Found = dict[str, float]
@@ -152,6 +167,30 @@ def test_a_pause_that_is_shorter_than_the_session_delays_writes_by_its_length() 
     for broker in (0, 2):
         found = _seconds(_cell(delivery_timeout_ms=1_000), _lasts(broker, 0, 5, "paused"))
         assert (found["stalled"], found["unwritable"]) == pytest.approx((5.0, 4.0), abs=0.1)
+
+
+@pytest.mark.parametrize("kind", ["slow-disk", "isolated-clients"])
+def test_writes_wait_for_a_broker_that_is_restarted_while_it_is_impaired(kind: ImpairmentKind) -> None:
+    """The only replica is impaired for 10 minutes, and crashes after 1, for 1. Until the crash is noticed, 6.75 to 9 s,
+    and from its restart at 120 s on it is the leader that writes wait for: 60 + 6.75 to 9 + 480 s. They fail once they
+    have waited for 2 minutes, from the beginning: 480 s, all of them with that leader, and not as the ISR is too small.
+    """
+    cell = _cell(brokers=1, replication_factor=1, min_insync_replicas=1)
+    found = _seconds(cell, _lasts(0, 0, 600, kind), _lasts(0, 60, 60, "unclean"))
+    assert 546.7 <= found["stalled"] <= 549.1
+    assert found["offline"] == pytest.approx(600.0 - found["stalled"], abs=0.1)
+    assert found["unwritable"] == pytest.approx(480.0, abs=0.1)
+    assert (found["unwritable_isr"], found["unwritable_refused"]) == pytest.approx((480.0, 0.0), abs=0.1)
+
+
+def test_writes_wait_for_a_slow_leader_that_is_elected_while_its_disk_is_slow() -> None:
+    """A follower of two is slow for 10 minutes and out of the ISR after 30 to 45 s. The leader crashes at 100 s, for
+    100 s. The follower is in the ELR, leads, and refuses nothing: what it is sent waits for its disk, until 600 s."""
+    cell = _cell(brokers=2, replication_factor=2, min_insync_replicas=2, generation="kip-966-elr")
+    found = _seconds(cell, _lasts(1, 0, 600, "slow-disk"), _lasts(0, 100, 100, "unclean"))
+    assert LAGS[0] + 500.0 - FENCED[1] <= found["stalled"] <= LAGS[1] + 500.0
+    assert found["unwritable_isr"] == pytest.approx(480.0, abs=0.1)
+    assert found["losses"] == 0.0
 
 
 @pytest.mark.parametrize(("generation", "offline_s"), [("kip-497", 7_200 - 8), ("kip-966-elr", 1_740 - 8)])

@@ -52,7 +52,7 @@ from random import Random
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.model import CellParameters
 from experiments.studies.failures.absences import Absences
-from experiments.studies.failures.sources import Draws, Outage
+from experiments.studies.failures.sources import Draws, Outage, in_order
 from experiments.studies.failures.timeline import Event
 from experiments.studies.failures.transitions import Selection, Transitions
 from protocol.ids import NodeId
@@ -195,7 +195,8 @@ class BiasedTimeline:
         for outage in change.outages:
             self._begin_outage(now_ms, outage)
         if self._later or change.later:
-            self._later = sorted([*(each for each in self._later if each not in change.outages), *change.later])
+            later = [*(each for each in self._later if each not in change.outages), *change.later]
+            self._later = sorted(later, key=in_order)
         for broker, end_ms in list(self._ends_ms.items()):
             if end_ms <= now_ms:
                 del self._ends_ms[broker]

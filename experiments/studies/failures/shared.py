@@ -20,7 +20,14 @@ from random import Random
 from experiments.studies.design.mappings import RollingRestart
 from experiments.studies.design.model import CellParameters
 from experiments.studies.design.recorded import RecordedFailures
-from experiments.studies.failures.sources import Branch, Outage, impairment_sources, poisson_outages, poisson_sources
+from experiments.studies.failures.sources import (
+    Branch,
+    Outage,
+    impairment_sources,
+    in_order,
+    poisson_outages,
+    poisson_sources,
+)
 
 
 def shared_outages(
@@ -33,7 +40,7 @@ def shared_outages(
         found.append(restarts(params.rolling_restart, params, seed, begins_ms))
     if params.failures is not None:
         found.append(recorded_outages(params.failures, seed, begins_ms))
-    return heapq.merge(*found)
+    return heapq.merge(*found, key=in_order)
 
 
 def restarts(rolling: RollingRestart, params: CellParameters, seed: int, begins_ms: int) -> Iterator[Outage]:
@@ -61,8 +68,9 @@ def _blocks(record: RecordedFailures, seed: int, begins_ms: int) -> Iterator[Out
     for number in itertools.count(begins_ms // record.block_ms):
         start_ms = (past if number < 0 else draws).randrange(record.length_ms)
         at_ms = number * record.block_ms
-        yield from sorted(
+        found = [
             Outage(at_ms + after_ms, at_ms + after_ms + up_ms - down_ms, node, kind, "recorded")
             for node, down_ms, up_ms, kind in record.outages
             if (after_ms := (down_ms - start_ms) % record.length_ms) < record.block_ms
-        )
+        ]
+        yield from sorted(found, key=in_order)

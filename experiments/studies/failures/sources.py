@@ -52,6 +52,12 @@ class Outage(NamedTuple):
     holds: bool = False
 
 
+def in_order(outage: Outage) -> tuple[int, NodeId, int]:
+    """The key by which outages are sorted: brokers that fail in one moment do so in the order of their ids, which says
+    nothing of how long each is down."""
+    return outage.down_ms, outage.broker, outage.up_ms
+
+
 class Draws:
     """The random streams of a source in a trial: gaps between events, what brokers have in common, each broker."""
 
@@ -129,16 +135,16 @@ def poisson_outages(
     source: PoissonSource, seed: int, begins_ms: int, branches: Sequence[Branch] = ()
 ) -> Iterator[Outage]:
     """The outages of a source by time, without end. Events before a branch keep their outages after it."""
-    due: list[Outage] = []
+    due: list[tuple[tuple[int, NodeId, int], Outage]] = []
     ends_ms = [*(branch.at_ms for branch in branches), math.inf]
     for part, end_ms in zip([Branch(begins_ms, seed), *branches], ends_ms, strict=True):
         for at_ms, draws in poisson_events(source.name, source.rate_per_ms, part.seed, part.at_ms):
             if at_ms > end_ms:
                 break
-            while due and due[0].down_ms <= at_ms:
-                yield heappop(due)
+            while due and due[0][1].down_ms <= at_ms:
+                yield heappop(due)[1]
             for outage in source.strike(at_ms, draws):
-                heappush(due, outage)
+                heappush(due, (in_order(outage), outage))
 
 
 def poisson_events(name: str, rate_per_ms: float, seed: int, begins_ms: int) -> Iterator[tuple[int, Draws]]:
@@ -240,7 +246,7 @@ def _bursts(
             down_ms = at_ms + drawn[broker].after_ms
             up_ms = down_ms + (common_ms or drawn[broker].down_ms)
             outages.append(Outage(down_ms, up_ms, broker, drawn[broker].kind, burst.cause))
-        return sorted(outages)
+        return sorted(outages, key=in_order)
 
     rate = burst.events_per_year(rack_sizes(params)) * share
     down, together = burst.down or params.broker_mttr, burst.down is not None

@@ -69,12 +69,11 @@ def shown_metrics(study: StudyPlan) -> list[Metric]:
 def _answered(found: TargetAnswer) -> str:
     """`met: 1 in 52 years`, and the limits below it."""
     if found.name == INCIDENTS:
-        value, low, high = map(words.every, (found.estimate, found.low, found.high))
-    else:
-        value, low, high = map(words.minutes, (found.estimate, found.low, found.high))
-        value = f"fails {value}"
+        value = "none seen" if found.estimate <= 0.0 else words.every(found.estimate)
+        return f"{found.verdict}: {value}\n{words.every_between(found.low, found.high)}"
+    value, low, high = map(words.minutes, (found.estimate, found.low, found.high))
     limits = f"at most {high}" if found.low <= 0.0 else f"{low} – {high}"
-    return f"{found.verdict}: {value}\n{limits}"
+    return f"{found.verdict}: fails {value}\n{limits}"
 
 
 def _value(metric: Metric, found: Estimate) -> str:

@@ -13,7 +13,7 @@ from experiments.studies.design.study import StudyPlan
 from experiments.studies.design.targets import INCIDENTS
 from experiments.studies.estimation.targets import Growth, TargetAnswer
 from experiments.studies.report.settings import Group, Setting
-from experiments.studies.report.words import counted, every, listed, nines, number
+from experiments.studies.report.words import counted, every, every_between, listed, nines, number
 from protocol.kafka_release import GENERATION_RELEASES
 
 OTHERS_AT_MOST = 4
@@ -145,11 +145,13 @@ def target_rows(study: StudyPlan, groups: Sequence[Group]) -> list[TargetRow]:
 
 
 def _measured(found: TargetAnswer) -> str:
-    """`1 in 52 years (1 in 90 to 1 in 31 years)`; `99.98 %, 1.8 h a year`."""
-    text = every if found.name == INCIDENTS else nines
+    """`1 in 52 years (1 in 31 to 90 years)`, `none seen (at most 1 in 31 years)`; `99.98 %, 1.8 h a year; ...`."""
+    if found.name == INCIDENTS:
+        value = every(found.estimate) if found.estimate > 0.0 else "none seen"
+        return f"{value} ({every_between(found.low, found.high)})"
     if found.low <= 0.0:
-        return f"at worst {text(found.high)}"
-    return f"{text(found.estimate)}; between {text(found.low)} and {text(found.high)}"
+        return f"at worst {nines(found.high)}"
+    return f"{nines(found.estimate)}; between {nines(found.low)} and {nines(found.high)}"
 
 
 def _taken(found: TargetAnswer) -> str:

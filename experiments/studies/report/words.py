@@ -131,6 +131,16 @@ def every(rate: float) -> str:
     return f"1 in {number(1.0 / rate)} years" if rate < 1.0 else f"{number(rate)} a year"
 
 
+def every_between(low: float, high: float) -> str:
+    """The limits of a rate in the notation of the higher one: `1 in 31 to 90 years`, `0.85 to 2.3 a year`; with a lower
+    limit of 0 `at most 1 in 31 years`."""
+    if low <= 0.0:
+        return f"at most {every(high)}"
+    if high >= 1.0:
+        return f"{number(low)} to {number(high)} a year"
+    return f"1 in {number(1.0 / high)} to {number(1.0 / low)} years"
+
+
 def in_words(metric: Metric) -> Callable[[float], str]:
     """How a value of the metric is written: a share of time as time per year, a rate as a number."""
     return minutes if metric.estimator is FRACTION else number

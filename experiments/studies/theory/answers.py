@@ -6,23 +6,31 @@ its default. Two times of other distributions become exponential times or sums o
 acknowledged record is written back after `writeback` W, and flushed at a time that is uniform over `flush_interval`;
 the rates of losses depend on the mean alone, to the first order in W / MTTF. With three replicas or more that have to
 be exposed together they depend on the second moment as well, which is that of the exponential for W and not for F.
+*Lag*: the leader removes a follower that has not fetched for `replica.lag.time.max.ms`, 30 s, when it looks next, every
+15 s: after 37.5 s on average.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from scipy.stats import binom, hypergeom
+
 from experiments.studies.design.impairments import Impairment
 from experiments.studies.design.model import YEAR_MS, CellParameters
-from experiments.studies.theory.model import ISR, LOSS, RUNNING, SILENT, UNCLEAN_RECOVERY, ChainState, Model, Rules
+from experiments.studies.design.placement import rack_sizes
+from experiments.studies.theory.model import Model, Shared
+from experiments.studies.theory.partition import ISR, LOSS, RUNNING, SILENT, UNCLEAN_RECOVERY, ChainState, Rules
 
 PHASES = 2
 DETECTED_AFTER = 7 / 8
 """Mean time until the controller notices a crash, in session timeouts."""
-MAX_REPLICAS, MAX_REPLICAS_WITH_DETECTION, MAX_REPLICAS_IMPAIRED = 5, 3, 2
+LAGS_MS = 37_500.0
+"""Mean time after which a follower that does not fetch leaves the ISR."""
+MAX_REPLICAS, MAX_REPLICAS_WITH_DETECTION, MAX_REPLICAS_SHARED, MAX_REPLICAS_IMPAIRED = 5, 3, 3, 2
 SILENCING = {("others", "both"), ("others", "out")}
 """From whom and in which direction a broker is isolated that the controller fences, and that clients reach."""
 EXACT_REPLICAS = 3
@@ -30,7 +38,8 @@ EXACT_REPLICAS = 3
 COVERED = frozenset(
     {"generation", "brokers", "partitions", "replication_factor", "min_insync_replicas", "unclean_recovery_strategy"}
     | {"broker_mttf", "broker_mttr", "unclean_probability", "tail_loss_probability", "detection_ms"}
-    | {"writeback_ms", "flush_interval_ms", "delivery_timeout_ms", "isolated", "paused"}
+    | {"writeback_ms", "flush_interval_ms", "delivery_timeout_ms", "isolated", "paused", "slow_disk"}
+    | {"power_events_per_year", "power_loss_probability", "power_mttr", "burst"}
     | {"duration_ms", "network_latency_ms", "start", "estimator"}
 )
 """The fields of CellParameters that the model represents, or that do not change its answers."""
@@ -49,6 +58,7 @@ def model_of(params: CellParameters) -> Model | None:
         or (strategy == "manual" and params.unclean_probability > 0.0)
         or (params.flush_interval_ms is not None and params.min_insync_replicas > 2)
         or not _are_covered(params)
+        or not _are_shared_covered(params)
         or params != CellParameters.model_validate(untouched)
     ):
         return None
@@ -64,6 +74,7 @@ def model_of(params: CellParameters) -> Model | None:
         return None
     isolations, reconnect = _impairment_rates(params.isolated)
     pauses, resume = _impairment_rates(params.paused)
+    slow, speed_up = _impairment_rates(params.slow_disk)
     return Model(
         rules,
         replicas=params.replication_factor,
@@ -77,13 +88,17 @@ def model_of(params: CellParameters) -> Model | None:
         reconnect=reconnect,
         pauses=pauses,
         resume=resume,
+        slow=slow,
+        speed_up=speed_up,
+        lag=PHASES * YEAR_MS / LAGS_MS,
+        shared=tuple(_shared(params)),
     )
 
 
 def _are_covered(params: CellParameters) -> bool:
-    """Whether the model has the impairments of a cell, if it has any: one cause, of single brokers, which silences them
-    towards the controller and the other brokers for an exponential time."""
-    causes = (*params.isolated, *params.paused)
+    """Whether the model has the impairments of a cell, if it has any: one cause, of single brokers, for an exponential
+    time, which silences them towards the controller and the other brokers, or stalls their disks."""
+    causes = params.impairments
     return not causes or (
         len(causes) == 1
         and all(cause.of == "broker" and cause.duration.dist == "exponential" for cause in causes)
@@ -93,6 +108,39 @@ def _are_covered(params: CellParameters) -> bool:
         and params.unclean_recovery_strategy == "balanced"
         and params.replication_factor <= MAX_REPLICAS_IMPAIRED
     )
+
+
+def _are_shared_covered(params: CellParameters) -> bool:
+    """Whether the model has the shared failures of a cell, if it has any: power events of the cluster, and bursts in
+    one moment, whose brokers have repairs of their own, or are back with the power."""
+    power = params.power_mttr
+    return not (params.power_events_per_year or params.burst) or (
+        params.unclean_probability == 1.0
+        and params.replication_factor <= MAX_REPLICAS_SHARED
+        and not params.impairments
+        and (power is None or (power.dist == "exponential" and params.detection_ms is None))
+        and all(not (each.window_ms or each.same_rack or each.down) for each in params.burst)
+        and (not params.burst or power is None)
+    )
+
+
+def _shared(params: CellParameters) -> Iterator[Shared]:
+    """The shared failures of a cell. A burst that strikes k of n brokers, drawn at random, strikes i of the r that have
+    a replica with probability C(r, i) C(n - r, k - i) / C(n, k); one that strikes each with probability p, with that of
+    the binomial distribution."""
+    brokers, replicas = params.brokers, params.replication_factor
+    if params.power_events_per_year:
+        restore = 0.0 if params.power_mttr is None else YEAR_MS / params.power_mttr.mean_ms
+        yield Shared(params.power_events_per_year, replicas, params.tail_lost_with_power, restore)
+    for burst in params.burst:
+        for struck in range(1, replicas + 1):
+            if burst.size is None:
+                chance = float(binom.pmf(struck, replicas, burst.fraction))
+            else:
+                chance = float(hypergeom.pmf(struck, brokers, replicas, burst.size))
+            rate = burst.events_per_year(rack_sizes(params)) * chance
+            if rate > 0.0:
+                yield Shared(rate, struck, params.tail_loss_probability)
 
 
 def _impairment_rates(causes: Sequence[Impairment]) -> tuple[float, float]:
@@ -147,9 +195,10 @@ def solved(model: Model) -> Mapping[str, Answer]:
 
 
 def _is_stalled(state: ChainState) -> bool:
-    """A leader that is isolated and alone in the ISR still answers clients: it acknowledges, or refuses at once."""
+    """A leader that is isolated and alone in the ISR still answers clients: it acknowledges, or refuses at once. One
+    with a slow disk does not."""
     leader = state.leader
     if leader is None or (leader.process == SILENT and not leader.pauses and state.in_sync == 1):
         return False
-    silent = any(replica.member == ISR and replica.process != RUNNING for replica in state.replicas)
-    return silent or leader.process != RUNNING
+    awaited = [leader, *(replica for replica in state.replicas if replica.member == ISR)]
+    return any(replica.process != RUNNING or replica.slow for replica in awaited)

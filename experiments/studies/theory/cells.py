@@ -25,7 +25,8 @@ WHAT = "a list of cells, each a mapping of study parameters; or a study file"
 COVERS = (
     "exponential broker_mttf and broker_mttr, generation, detection, unclean and tail loss probabilities, strategy "
     "balanced, or proactive with generation kip-966, everything else at its default; up to 5 replicas, or 3 where "
-    "detection is not instant, or 2 with one isolated (from others) or paused of brokers, for an exponential time"
+    "detection is not instant or failures are shared (power_events_per_year, burst with window 0s; all failures "
+    "unclean), or 2 with one isolated (from others), paused or slow_disk of brokers, for an exponential time"
 )
 
 
@@ -36,6 +37,7 @@ class _BuiltIn:
     generations: list[dict[str, object]]
     settings: list[dict[str, object]]
     detection: list[dict[str, object]]
+    shared: list[dict[str, object]]
     impaired: list[dict[str, object]]
     rare: list[dict[str, object]]
 
@@ -43,11 +45,11 @@ class _BuiltIn:
 def default_cells() -> list[ValidationCell]:
     """Every generation and strategy with 3 and 5 replicas, min ISR 1 to 3 and MTTR / MTTF from 0.003 to 0.5. A share of
     0.1 to 1 of all failures loses records; the others are clean shutdowns, or crashes that lose nothing; nothing is
-    written back. Pairs whose brokers are isolated or paused. These have plain trials; cells of rarer losses follow,
-    which have importance sampling."""
+    written back. Brokers that fail together, and pairs whose brokers are isolated, paused or slow. These have plain
+    trials; cells of rarer losses follow, which have importance sampling."""
     built_in, source = declared(_BuiltIn, __file__, "cells.yaml"), "built-in cells"
     given = [generation | setting for setting in built_in.settings for generation in built_in.generations]
-    given += built_in.detection + built_in.impaired
+    given += built_in.detection + built_in.shared + built_in.impaired
     common = [_cell(cell, source, f"cells[{index}]", failures=1_800) for index, cell in enumerate(given)]
     plain = [replace(cell, parameters=cell.parameters.model_copy(update={"estimator": "plain"})) for cell in common]
     return plain + [_cell(setting, source, f"rare[{index}]") for index, setting in enumerate(built_in.rare)]

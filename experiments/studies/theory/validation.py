@@ -101,9 +101,8 @@ class CellComparison:
 def sized(cell: ValidationCell, most_failures: int = MAX_FAILURES) -> ValidationCell:
     """The cell with another duration and number of trials, which give enough events, and at most so many failures."""
     model, parameters = cell.model, cell.parameters
-    failures = model.replicas * model.fail * model.repair / (model.fail + model.repair)
-    years = max(MIN_REPAIRS_PER_TRIAL / model.repair, FAILURES_PER_TRIAL / failures)
-    most_years = most_failures / failures
+    years = max(MIN_REPAIRS_PER_TRIAL / model.repair, FAILURES_PER_TRIAL / model.failures)
+    most_years = most_failures / model.failures
     rates = [answer.events * parameters.partitions for answer in solved(model).values()]
     needed_years = [WANTED_EVENTS / rate for rate in rates if rate * most_years >= MIN_EVENTS]
     trials = math.ceil(min(most_years, max(needed_years, default=most_years)) / years)

@@ -75,6 +75,7 @@ class Impairments:
     def handle_crash(self, broker: NodeId) -> None:
         """The broker's process has ended, and so have its pauses."""
         for cause in self._impaired.end_pauses(broker):
+            self._observer.states.handle_impairment(self._cluster.now_ms, broker, PAUSED, ends=True)
             self._add(Restored(broker, PAUSED, cause))
         if self._catch_ups is not None:
             self._catch_ups.come_back(broker, PAUSED)
@@ -118,12 +119,10 @@ class Impairments:
     def _follow(self, event: Event) -> None:
         """Writes, as clients do all the time."""
         peers = ISOLATIONS[event.kind][0] if event.kind in ISOLATIONS else "others"
-        if not event.ends:
-            if peers != "controllers":
-                self._observer.handle_slow(event.broker, replicates=peers != "clients")
-        else:
-            if peers in ("clients", "all"):
-                self._observer.give_up_writes(event.broker)
+        self._observer.states.handle_impairment(self._cluster.now_ms, event.broker, event.kind, event.ends)
+        if event.ends and peers in ("clients", "all"):
+            self._observer.give_up_writes(event.broker)
+        if event.ends or peers != "controllers":
             self._observer.write_to(event.broker)
 
     def _observe(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:

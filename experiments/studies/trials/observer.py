@@ -69,9 +69,9 @@ class Observer:
         self.states.handle_crash(self._cluster.now_ms, broker)
         self.write_to(broker)
 
-    def handle_slow(self, broker: NodeId, replicates: bool = True) -> None:
-        """A time begins in which the broker is slow or does not answer; `replicates`: as a follower, too."""
-        self.states.handle_slow(self._cluster.now_ms, broker, replicates)
+    def handle_slow(self, broker: NodeId) -> None:
+        """A time begins in which the broker is slow."""
+        self.states.handle_slow(self._cluster.now_ms, broker)
         self.write_to(broker)
 
     def give_up_writes(self, leader: NodeId) -> None:

@@ -23,10 +23,12 @@ timeout.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from experiments.check.regressions import RegressionCounter
+from experiments.studies.design.impairments import ISOLATIONS
 from experiments.studies.design.placement import Simulated
 from experiments.studies.trace.kinds import (
     AcknowledgedLoss,
@@ -96,6 +98,7 @@ class PartitionStates:
         self._delivery_timeout_ms = delivery_timeout_ms
         self._add = add
         self._call_at = call_at
+        self._impaired = Counter[tuple[NodeId, bool]]()
         self._regressions = RegressionCounter()
 
     def replicas_on(self, broker: NodeId) -> list[TopicPartition]:
@@ -125,6 +128,27 @@ class PartitionStates:
             waits = replicates and partition.acks == "all" and broker in partition.in_sync
             if partition.leader == broker or waits:
                 self._await_broker(now_ms, name, broker)
+
+    def handle_impairment(self, now_ms: TimeMs, broker: NodeId, kind: str, ends: bool) -> None:
+        """An impairment begins or `ends`. Until the end writes also wait for the broker in the partitions that it leads
+        only later, or is in the ISR of: it may have crashed and been restarted. Nothing waits for one that only the
+        controllers miss, and only the leader's clients for one that is cut off from them."""
+        peers = ISOLATIONS[kind][0] if kind in ISOLATIONS else "others"
+        if peers == "controllers":
+            return
+        self._impaired[broker, peers != "clients"] += -1 if ends else 1
+        if not ends:
+            self.handle_slow(now_ms, broker, replicates=peers != "clients")
+
+    def _await_impaired(self, now_ms: TimeMs, name: TopicPartition) -> None:
+        """Writes wait for those of the leader and the ISR that are impaired."""
+        partition = self.partitions[name]
+        for (broker, replicates), count in self._impaired.items():
+            waits = replicates and partition.acks == "all" and broker in partition.in_sync
+            if count and (partition.leader == broker or waits) and broker not in partition.awaited:
+                partition.awaited.add(broker)
+                partition.awaited_since_ms = now_ms
+                self._wait(now_ms, name)
 
     def _await_broker(self, now_ms: TimeMs, name: TopicPartition, broker: NodeId) -> None:
         partition = self.partitions[name]
@@ -161,6 +185,8 @@ class PartitionStates:
         partition.awaited &= partition.in_sync
         if partition.leader == NO_LEADER or (partition.acks == "all" and partition.isr_size < partition.min_isr):
             self._wait(now_ms, name)
+        if self._impaired:
+            self._await_impaired(now_ms, name)
         partition.last_known_elr_size = len(trace.last_known_elr)
         partition.serves = partition.serves and same_epoch
         if trace.recovering and not partition.recovering:

@@ -15,7 +15,6 @@ from itertools import count
 from typing import NamedTuple
 
 from experiments.engines.port import TraceEvent
-from experiments.studies.design.impairments import ISOLATIONS
 from experiments.studies.design.model import CellParameters
 from experiments.studies.design.placement import simulated_partitions
 from experiments.studies.trace.kinds import (
@@ -165,9 +164,7 @@ class _Replay:
 
     def _handle_impairment(self, item: Changed) -> None:
         self._add((Restored if item.ends else Impaired)(item.broker, item.impairment, item.cause))
-        peers = ISOLATIONS[item.impairment][0] if item.impairment in ISOLATIONS else "others"
-        if not item.ends and peers != "controllers":
-            self._states.handle_slow(item.time_ms, item.broker, replicates=peers != "clients")
+        self._states.handle_impairment(item.time_ms, item.broker, item.impairment, item.ends)
 
     def _handle_event(self, event: TraceEvent) -> None:
         trace, states = event.trace, self._states

@@ -27,7 +27,7 @@ def test_with_targets_each_setting_has_their_answers() -> None:
     (one, two) = found.rows
     assert one[0] == "min ISR 1"
     assert one[1].startswith("missed: 1 in 2.5 years\n1 in ")
-    assert two[1] == "met: none\nat most 1 in 22.8 years"
+    assert two[1] == "met: none seen\nat most 1 in 22.8 years"
     assert two[2].startswith("missed: fails 17.5 h\n")
     assert [row[-1] for row in found.rows] == ["3", "3"]
 

@@ -93,5 +93,5 @@ def test_page_has_the_targets_and_the_numbers_before_what_is_assumed() -> None:
     places = [page.index(f'<section id="{name}"') for name in ("targets", "numbers", "losses", "kafka", "assumed")]
     assert places == sorted(places)
     assert page.count("meets the targets</span>") == 1
-    assert '<strong>missed</strong><span class="ci">1 in 2.5 years; between' in page
+    assert '<strong>missed</strong><span class="ci">1 in 2.5 years (1 in ' in page
     assert "kafka-topics.sh" in page

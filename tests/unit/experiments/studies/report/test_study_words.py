@@ -114,3 +114,16 @@ def test_warnings_of_degenerate_weights_are_one_line() -> None:
         "weights degenerate, so that these have an upper limit and no estimate: a (2 numbers) and b (1 number)",
         "a: precision out of reach",
     ]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (1 / 90, 1 / 31, "1 in 31 to 90 years"),
+        (0.25, 2.5, "0.25 to 2.5 a year"),
+        (0.0, 1 / 40, "at most 1 in 40 years"),
+        (0.0, 2.5, "at most 2.5 a year"),
+    ],
+)
+def test_limits_of_a_rate_have_one_notation(low: float, high: float, text: str) -> None:
+    assert words.every_between(low, high) == text

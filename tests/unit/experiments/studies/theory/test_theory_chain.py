@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from experiments.studies.theory.chain import Flow, eliminate_sparse, explore, gth
-from experiments.studies.theory.model import Model, Rules
+from experiments.studies.theory.model import Model
+from experiments.studies.theory.partition import Rules
 
 STIFF = [[0, 3, 1, 0], [10**5, 0, 2, 0], [0, 10**6, 0, 1], [10**7, 0, 0, 0]]
 """Rates of a small chain, in units of 1e-6: its last state has a probability of about 1e-12."""

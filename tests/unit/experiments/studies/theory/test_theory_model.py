@@ -9,9 +9,14 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from experiments.studies.theory.answers import solved
+from experiments.studies.design.distribution import Distribution
+from experiments.studies.design.impairments import SlowDisk
+from experiments.studies.design.mappings import Burst
+from experiments.studies.design.model import CellParameters
+from experiments.studies.theory.answers import model_of, solved
 from experiments.studies.theory.chain import gth
-from experiments.studies.theory.model import LOSS, Generation, Model, Rules, Strategy
+from experiments.studies.theory.model import Model, Shared
+from experiments.studies.theory.partition import LOSS, Generation, Rules, Strategy
 
 
 def _model(
@@ -131,6 +136,108 @@ def test_detection_delays_fencing_and_stalls_the_partition() -> None:
     assert solved(delayed)["reject_fraction"].value < solved(instant)["reject_fraction"].value
 
 
+# -- shared failures ---------------------------------------------------------------------------------------------------
+
+P, Q, T = 1e-7, 0.3, 2.0
+"""The rate of power events, the probability that a broker loses its tail, the mean length of an outage."""
+
+
+def _struck(generation: Generation, strategy: Strategy, min_isr: int, *shared: Shared, fail: float = 0.0) -> Model:
+    rules = Rules(generation, strategy, min_isr)
+    return Model(rules, 3, fail, repair=1.0, lossy=Q, shared=shared)
+
+
+@pytest.mark.parametrize(
+    ("generation", "strategy", "min_isr", "own_repairs", "with_the_power"),
+    [
+        ("kip-497", "balanced", 1, Q, Q),
+        ("kip-497", "balanced", 2, Q, Q),
+        ("kip-966-elr", "balanced", 2, Q, Q),
+        ("kip-966", "balanced", 1, (Q + Q**2 + Q**3) / 3, Q**3),
+        ("kip-966", "balanced", 2, Q**2 / 3 + Q**3 * 2 / 3, Q**3),
+        ("kip-966", "balanced", 3, Q**3, Q**3),
+        ("kip-966", "proactive", 3, Q, Q**3),
+    ],
+)
+def test_what_a_power_event_of_all_brokers_loses(
+    generation: Generation, strategy: Strategy, min_isr: int, own_repairs: float, with_the_power: float
+) -> None:
+    """All three replicas have what was acknowledged last, each loses it with probability q, independent of the others,
+    and all are fenced, one after the other. To the first order in P, per event:
+
+    - without recovery the one that was fenced last leads when it is back: q;
+    - proactive recovery elects the first that is back, or the best of all if they are back together: q, q^3;
+    - balanced recovery waits for those that left the ISR when it was below min ISR (the last 1, 2 or 3), and elects the
+      best of all that are back then. Together: q^3. With repairs of their own, which end in any order: the last one is
+      back first, second or third with probability 1/3 each, (q + q^2 + q^3) / 3; the third replica is back before the
+      later of the last two with probability 2/3, q^2 / 3 + 2 q^3 / 3; all three, q^3.
+    """
+    for restore, expected in ((0.0, own_repairs), (1.0 / T, with_the_power)):
+        found = solved(_struck(generation, strategy, min_isr, Shared(P, 3, Q, restore)))
+        assert found["loss_rate"].value == pytest.approx(P * expected, rel=1e-5), restore
+
+
+def test_outages_of_the_power_overlap() -> None:
+    """At most two of load a = P T: none lasts for 1 / (1 + a + a^2 / 2) of the time. Brokers that fail on their own
+    wait for their repair and for the power: with rare failures all are back with it."""
+    a = 0.25
+    found = solved(_struck("kip-497", "balanced", 3, Shared(a / T, 3, 0.0, 1.0 / T)))
+    assert found["offline_fraction"].value == pytest.approx(1.0 - 1.0 / (1.0 + a + a * a / 2.0), rel=1e-12)
+    assert found["loss_rate"].value == 0.0
+    alone = solved(_struck("kip-497", "balanced", 3, Shared(a / T, 3, 0.0, 1.0 / T), fail=1e-6))
+    assert alone["offline_fraction"].value == pytest.approx(found["offline_fraction"].value, rel=1e-4)
+
+
+@pytest.mark.parametrize("generation", ["kip-497", "kip-966-elr"])
+def test_what_bursts_of_two_of_three_lose(generation: Generation) -> None:
+    """Bursts at rate B strike two of three, min ISR 1, repairs of mean 1. After a burst the third replica is the last
+    member of the ISR until the first of the two is back, 1/2 on average; the next burst strikes it with probability
+    2/3. Then one is down, 1 on average; the next burst strikes both others with probability 1/3, of which the one that
+    is fenced last leads next. Either loses with probability q: B^2 q (1/2 x 2/3 + 1/3)."""
+    rate = 1e-6
+    found = solved(_struck(generation, "balanced", 1, Shared(rate, 2, Q)))
+    assert found["loss_rate"].value == pytest.approx(rate**2 * Q * 2.0 / 3.0, rel=1e-4)
+
+
+def test_with_min_isr_2_bursts_of_two_lose_only_what_is_not_on_disk_yet() -> None:
+    """Nothing is acknowledged while two are down. Of the three cases above, the last member of the ISR is struck while
+    what it has is not written back (rate w, against 2 repairs and B): w is fast, so a share 1/w of the 1/2 is left, in
+    which the burst strikes it with probability 2/3; with one down writes go on, as above."""
+    rate, written = 1e-6, 1e3
+    model = replace(_struck("kip-497", "balanced", 2, Shared(rate, 2, Q)), write_back=written)
+    expected = rate**2 * Q * (2.0 / 3.0 / (written + 2.0) + 1.0 / 3.0)
+    assert solved(model)["loss_rate"].value == pytest.approx(expected, rel=1e-3)
+
+
+def test_bursts_strike_the_replicas_among_more_brokers() -> None:
+    """Three of five brokers, of which three have a replica: C(3, i) C(2, 3 - i) / C(5, 3) = 0.3, 0.6, 0.1; each of
+    three with probability 1/2: 3/8, 3/8, 1/8."""
+    for burst, brokers, chances in (
+        (Burst(per_year=4.0, size=3, window_ms=0), 5, (0.3, 0.6, 0.1)),
+        (Burst(per_year=4.0, fraction=0.5, window_ms=0), 3, (0.375, 0.375, 0.125)),
+    ):
+        model = model_of(CellParameters(brokers=brokers, detection_ms=None, burst=(burst,)))
+        assert model is not None
+        assert [each.size for each in model.shared] == [1, 2, 3]
+        assert [each.rate for each in model.shared] == pytest.approx([4.0 * chance for chance in chances])
+
+
+def test_shared_failures_that_the_model_lacks_are_not_covered() -> None:
+    covered = CellParameters(detection_ms=None, power_events_per_year=1.0, power_mttr=Distribution(mean_ms=1_000))
+    assert model_of(covered) is not None
+    for changes in (
+        {"detection_ms": 9_000},
+        {"unclean_probability": 0.5},
+        {"power_mttr": Distribution(dist="constant", mean_ms=1_000)},
+        {"rack_power_events_per_year": 1.0},
+        {"burst": (Burst(per_year=1.0, size=2, window_ms=0),)},
+        {"slow_disk": (SlowDisk(per_year=1.0, duration=Distribution(mean_ms=1_000)),)},
+    ):
+        assert model_of(covered.model_copy(update=changes)) is None, changes
+    for burst in (Burst(per_year=1.0, size=2), Burst(per_year=1.0, size=2, window_ms=0, same_rack=0.5)):
+        assert model_of(CellParameters(detection_ms=None, burst=(burst,))) is None
+
+
 # -- impaired brokers --------------------------------------------------------------------------------------------------
 
 F, R, L, D = 1e-5, 1.0, 2e-5, 3.0
@@ -194,3 +301,55 @@ def test_who_leads_when_one_is_isolated_and_the_other_crashes() -> None:
     pairs = 2 * L * D * F, 2 * F * R * L, 2 * L * D * L, 2 * F * R * F
     assert without == pytest.approx(np.dot(pairs, (R, D, D, R)), rel=1e-3)
     assert elr == pytest.approx(np.dot(pairs, (D, D, D / 2, 1.5 * R)), rel=1e-3)
+
+
+# -- slow disks --------------------------------------------------------------------------------------------------------
+
+
+def _slow_pair(generation: Generation, min_isr: int, begins: float, ends: float, fail: float = F) -> Model:
+    """A pair of brokers; failures and followers that lag are noticed nearly at once."""
+    rules = Rules(generation, "balanced", min_isr, phases=2)
+    quick = 1e7
+    return Model(rules, 2, fail, repair=1.0 / R, lossy=0.5, notice=quick, slow=begins, speed_up=ends, lag=quick)
+
+
+def test_a_slow_leader_stalls_and_a_slow_follower_leaves_the_isr() -> None:
+    """Nothing else fails, so the same one leads all the time. Slow disks of load a: none lasts for
+    1 / (1 + a + a^2 / 2) of the time. Writes wait while the leader's disk is slow. They are refused while the
+    follower's is, but for the case that it became slow after the leader, and the leader still is: it has nothing to
+    append then, and does not lag. Both are slow for a^2 of the time, in half of which the leader was first."""
+    load = 0.02
+    found = solved(_slow_pair("kip-966-elr", 2, load, 1.0, fail=0.0))
+    slow = 1.0 - 1.0 / (1.0 + load + load * load / 2.0)
+    assert found["stall_fraction"].value == pytest.approx(slow, rel=1e-5)
+    assert found["reject_fraction"].value == pytest.approx(slow - load**2 / 2.0, abs=load**3)
+    assert found["offline_fraction"].value == 0.0
+
+
+def test_a_follower_lags_for_two_stages() -> None:
+    """It is slow for D on average and leaves the ISR after two stages at rate n: what is left is D (n D / (1 + n D))^2.
+    Before, and all the time that the leader is slow, writes wait."""
+    lag = 2.0
+    rules = Rules("kip-966-elr", "balanced", min_isr=2, phases=2)
+    found = solved(Model(rules, 2, fail=0.0, repair=1.0, notice=1.0, slow=L, speed_up=1.0 / D, lag=lag))
+    left = D * (lag * D / (1.0 + lag * D)) ** 2
+    assert found["reject_fraction"].value == pytest.approx(L * left, rel=1e-3)
+    assert found["stall_fraction"].value == pytest.approx(L * (2.0 * D - left), rel=1e-3)
+
+
+@pytest.mark.parametrize("generation", WITHOUT_AND_WITH_ELR)
+def test_a_slow_follower_leaves_the_leader_alone_with_what_it_acknowledges(generation: Generation) -> None:
+    """With min ISR 1 a broker is alone while the other is down, F R of the time for either of two, or while the
+    follower is slow, L D. A slow leader acknowledges nothing, so that its crash loses nothing. A crash that loses the
+    tail of the one that is alone comes at rate F / 2: (2 F R + L D) F / 2."""
+    found = solved(_slow_pair(generation, 1, L, 1.0 / D))
+    assert found["loss_rate"].value == pytest.approx((2.0 * F * R + L * D) * F * 0.5, rel=1e-3)
+
+
+def test_a_slow_follower_leads_after_a_crash_only_if_it_is_eligible() -> None:
+    """Min ISR 2, the follower is slow and out of the ISR (L D), the leader crashes (F). With ELR it leads at once;
+    without, the partition waits for the last member of the ISR: R. In the other order, F R L for either of two, the one
+    that is slow leads already. Both crashed: R, and 3 R / 2 with ELR, of 2 F R F."""
+    without, elr = (solved(_slow_pair(name, 2, L, 1.0 / D))["offline_fraction"].value for name in WITHOUT_AND_WITH_ELR)
+    assert without == pytest.approx(L * D * F * R + 2.0 * F * R * F * R, rel=1e-3)
+    assert elr == pytest.approx(2.0 * F * R * F * 1.5 * R, rel=1e-3)
