@@ -68,6 +68,7 @@ class CheckResult:
     `violations` are ordered by name and time; `unjudged` has a line for each thing that the recording could not show.
     `lost` says by which elections acknowledged records were lost. Of a recording that is not complete what was written
     until `until_ms` is checked. `began_unix_ms` is the Unix time from which times count, None for virtual time.
+    Without `operations` of clients no number of lost records is known.
     """
 
     what: str
@@ -96,7 +97,12 @@ class CheckResult:
         for it in fields["lost"]:
             if it["election"] is not None:
                 it["election"]["partition"] = it["partition"]
-        return fields | self.losses.document()
+        losses = self.losses.document()
+        return fields | (losses if self.operations else losses | dict.fromkeys(losses))
+
+    def lost_words(self) -> str:
+        """The lost records in numbers, to stand behind "acknowledged records lost: "."""
+        return self.losses.words() if self.operations else "unknown, since what clients did is not in the recording"
 
 
 def check(recording: Recording) -> CheckResult:

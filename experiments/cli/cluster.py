@@ -29,6 +29,7 @@ from experiments.cli.parse import KafkaReleaseOption, name_values, release_of
 from experiments.cli.server_properties import with_server_properties
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.engines.ray.cluster_state import (
+    NOT_RECORDED,
     ClusterOptions,
     ClusterState,
     properties_path,
@@ -258,10 +259,25 @@ def down(
     only one that has ended and left files."""
     state = own_state(name)
     folder = mark_to_keep(state, {row.node: row.host for row in _rows(state) or ()}) if keep else None
-    how, name = stop(state, keeps_disks=keep), state.options.name
-    document = {"name": name, "pid": state.pid, "ended": how, "disks": None if folder is None else str(folder)}
+    stopped, name = stop(state, keeps_disks=keep), state.options.name
+    document = {"name": name, "pid": state.pid, "ended": stopped.how, "disks": None if folder is None else str(folder)}
     where = "" if folder is None else f"; its disks are in {folder} (isray up --from {name})"
-    print_result(as_json, document, typer.echo, f"{name} {how}{where}")
+    unrecorded = not_recorded(state.options.trace, stopped.log)
+    if unrecorded:
+        typer.echo(f"isray: {state.options.trace}: {unrecorded}", err=True)
+    print_result(as_json, document | {"not_recorded": unrecorded}, typer.echo, f"{name} {stopped.how}{where}")
+
+
+def not_recorded(trace: str | None, log: str) -> str | None:
+    """Why the recording in the folder `trace` is not complete, by the log of the supervisor that has ended; None where
+    it is, or there is none.
+    """
+    from experiments.check.recording import OPEN_MANIFEST
+
+    if trace is None or not (Path(trace) / OPEN_MANIFEST).exists():
+        return None
+    said = [line.removeprefix("isray: ") for line in log.splitlines() if NOT_RECORDED in line]
+    return said[-1] if said else f"{NOT_RECORDED}: the supervisor ended before"
 
 
 def status(

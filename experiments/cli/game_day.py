@@ -67,11 +67,14 @@ def topics_of(engine: AttachedEngine) -> set[str]:
     return {partition.topic for partition in running_partitions(engine)}
 
 
-def running_partitions(engine: AttachedEngine, topic: str | None = None) -> list[TopicPartition]:
-    """The partitions of a topic of the running cluster, or of all; none where no controller is active."""
-    engine.run_until(lambda: engine.published() is not None, WITHIN_MS)
+def running_partitions(engine: AttachedEngine) -> list[TopicPartition]:
+    """The partitions of the running cluster. InputError where they are not known, since no controller is active."""
+    if not engine.run_until(lambda: engine.published() is not None, WITHIN_MS):
+        found = "a cluster without an active controller, so that its topics are not known"
+        raise InputError("--name", "", found, "one that has a controller (isray status)")
     view = engine.published()
-    return sorted(it for it in ({} if view is None else view.partitions) if topic in (None, it.topic))
+    assert view is not None
+    return sorted(view.partitions)
 
 
 def require_whole(engine: AttachedEngine) -> None:

@@ -66,7 +66,7 @@ def _explored(recording: Recording, checked: CheckResult) -> Run:
         ("violations", str(len(checked.violations))),
         *([] if checked.is_complete else [("checked until", _when(checked, checked.until_ms or 0))]),
         *([] if checked.began_unix_ms is None else [("began", _when(checked, 0))]),
-        ("acknowledged records lost", checked.losses.words()),
+        ("acknowledged records lost", checked.lost_words()),
         *(("lost", line) for line in lost_lines(checked)),
     ]
     return run_of_journal(collector.journal(), checked.what, facts, recording.spec, recording.records)
@@ -90,7 +90,7 @@ def _show_checked(checked: CheckResult, shown: Exploration, going_on: bool) -> N
         console.print(f"beyond tolerance, so losses are no violations: {', '.join(beyond)}")
     release = "" if checked.kafka_release is None else f", by the rules of Kafka {checked.kafka_release}"
     console.print(f"generation: {checked.generation}{release}")
-    console.print(f"acknowledged records lost: {checked.losses.words()}")
+    console.print(f"acknowledged records lost: {checked.lost_words()}")
     verdict = f"[red]{len(checked.violations)} violations[/]" if checked.violations else "[green]no violation[/]"
     console.print(
         f"{checked.what} on {checked.engine}, seed {checked.seed}: {verdict} in {checked.events} events, "

@@ -46,7 +46,7 @@ from experiments.cli.cluster_access import (
     require,
     target_of,
 )
-from experiments.cli.game_day import running_partitions, topics_of
+from experiments.cli.game_day import running_partitions
 from experiments.cli.output import Json, fail, fail_if, option, print_json, print_result
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.explorer.values import message_fields
@@ -55,7 +55,7 @@ from experiments.support.errors import InputError, MissingInput
 from protocol.client.records import MIN_RECORD_BYTES, join, values_of
 from protocol.config import INT_MAX
 from protocol.errors import ErrorCode
-from protocol.ids import Offset
+from protocol.ids import Offset, TopicPartition
 from protocol.messages.commands import ROUND_ROBIN, ConsumeCommand, ProduceCommand, SendOutcome, SendRecords
 from protocol.messages.data import EARLIEST, LATEST
 
@@ -137,6 +137,8 @@ def _produce_measured(
     from experiments.engines.ray.session import stay_on_loopback
 
     state = state_of(target.name, target.bootstrap)
+    if state.options.trace is not None:
+        typer.echo(f"isray: --throughput: {state.options.trace} records nothing of these records", err=True)
     stay_on_loopback()
     from experiments.bench.producer_load import LoadOptions, produce_load, words
     from experiments.engines.ray.attached import ActionRefusedError, attached
@@ -147,12 +149,7 @@ def _produce_measured(
 
     try:
         with attached(state) as engine:
-            places = running_partitions(engine, records.topic)
-            if records.partition != ROUND_ROBIN:
-                places = [place for place in places if place.partition == records.partition]
-            if not places:
-                known = ", ".join(sorted(topics_of(engine))) or "none exists"
-                raise InputError("--topic", "", records.topic, f"a topic of the cluster with that partition: {known}")
+            places = places_of(running_partitions(engine), records.topic, records.partition)
             options = LoadOptions(places, records.acks, records.record_bytes, throughput, duration_ms, num_records)
             if target.principal is not None:
                 options = replace(options, principal=target.principal)
@@ -161,6 +158,18 @@ def _produce_measured(
         fail(f"{PRODUCING}: {error}", {"error": str(error)} if target.as_json else None)
     print_result(target.as_json, found, typer.echo, words(found))
     fail_if(found["failed"] or (found["unknown"] and records.acks))
+
+
+def places_of(known: Sequence[TopicPartition], topic: str, partition: int) -> list[TopicPartition]:
+    """The partitions of a topic among those that exist, or the one of this number. InputError where there is none."""
+    of_topic = [place for place in known if place.topic == topic]
+    if not of_topic:
+        topics = ", ".join(sorted({place.topic for place in known})) or "none exists"
+        raise InputError("--topic", "", topic, f"a topic of the cluster: {topics}")
+    found = [place for place in of_topic if partition in (ROUND_ROBIN, place.partition)]
+    if not found:
+        raise InputError("--partition", "", partition, f"0 to {of_topic[-1].partition}")
+    return found
 
 
 def summary(outcome: SendOutcome) -> str:

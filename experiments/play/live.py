@@ -25,7 +25,7 @@ from experiments.explorer.assemble import run_of_journal
 from experiments.explorer.page import columns
 from experiments.explorer.recorder import TraceCollector
 from experiments.play.rules import Explainer, answer_text
-from experiments.play.steps import EXPECTING, foreseen_error, joined, partition_of, step_text, with_error
+from experiments.play.steps import EXPECTING, foreseen_error, joined, partition_of, reading, step_text, with_error
 from experiments.play.views import node_views, obstacle, stored_min_isr
 from experiments.play.world import RawStep, RefusedError, World
 from experiments.scenarios.clients import NoOutcomeError
@@ -133,6 +133,7 @@ class LiveWorld:
         if self.ended:
             raise RefusedError(f"the cluster is gone: {self.ended}")
         if {*step} == {"consume"}:
+            self._checked(reading(step))
             return self._consume(*partition_of(step))
         checked = self._checked(step)
         try:

@@ -23,7 +23,7 @@ from experiments.explorer.page import columns
 from experiments.explorer.recorder import AcknowledgedLosses, SimRecorder
 from experiments.play.lessons.model import answer_of, lesson_named, lessons, progress
 from experiments.play.rules import Explainer, answer_text
-from experiments.play.steps import EXPECTING, foreseen_error, joined, partition_of, step_text, with_error
+from experiments.play.steps import EXPECTING, foreseen_error, joined, partition_of, reading, step_text, with_error
 from experiments.play.views import node_views, obstacle, partition_views, situation_of, stored_min_isr
 from experiments.play.world import RawStep, RefusedError
 from experiments.scenarios.clients import NoOutcomeError
@@ -125,9 +125,9 @@ class SimWorld:
     # -- steering ------------------------------------------------------------------------------------------------------
 
     def act(self, step: RawStep) -> str:
-        consumed = step.get("consume")
-        if isinstance(consumed, dict) and len(step) == 1:
-            found = self._consume(str(consumed.get("topic")), int(consumed.get("partition", 0)))
+        if {*step} == {"consume"}:
+            self._checked(reading(step))
+            found = self._consume(*partition_of(step))
         else:
             checked = self._checked(step)
             if why := obstacle(step, checked, self._engine, self._paused()):

@@ -38,6 +38,12 @@ def partition_of(step: RawStep) -> tuple[str, int]:
     return str(named.get("topic", "")), int(named.get("partition", 0))
 
 
+def reading(step: RawStep) -> RawStep:
+    """A scenario's step on the partition that the action `consume` reads, by which its fields are checked."""
+    [fields] = step.values()
+    return {"expect": {**fields, "visible": 0} if isinstance(fields, dict) else fields}
+
+
 def foreseen_error(step: RawStep, partition: Mapping[str, object] | None) -> str:
     """The error that a produce request meets at once in this state of its partition, which a client that does not
     expect it would retry for 30 s; empty where none is foreseen.

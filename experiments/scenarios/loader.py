@@ -222,9 +222,10 @@ def _check_nodes(scenario: Scenario, fields: StrictModel, source: str, place: st
     last, controllers = scenario.cluster.brokers - 1, scenario.cluster.controller_ids
     is_refused = _is_to_be_refused(fields)
     for name, node in _named_nodes(fields):
-        is_broker_field = name not in ("controller", "between", "from/to") or node < FIRST_CONTROLLER
-        if is_broker_field and is_refused:
+        if node < FIRST_CONTROLLER and is_refused:
             continue
+        is_link = name in ("between", "from/to")
+        is_broker_field = not (controllers if name == "controller" else is_link and node >= FIRST_CONTROLLER)
         if is_broker_field and not 0 <= node <= last:
             raise InputError(source, f"{place}.{name}", node, f"brokers 0 to {last}")
         if not is_broker_field and node not in controllers:

@@ -256,6 +256,8 @@ class LinkStep(StrictModel):
             raise ValueError(f"allowed: {self.SHAPE}")
         if "rest" in self.sides and self.sides[0] == self.sides[1]:
             raise ValueError("allowed: rest on one side only")
+        if isinstance(self.sides[0], int) and self.sides[0] == self.sides[1]:
+            raise ValueError("allowed: two different nodes")
         return self
 
     @property

@@ -122,6 +122,22 @@ def encode_response(api_key: int, version: int, correlation_id: int, values: Val
     return bytes(frame)
 
 
+def decode_response(head: RequestHead, body: bytes) -> Any:
+    """kio's object of the response to a request, from the body of its frame. DecodeError or ValueError for bytes that
+    do not fit the schema.
+    """
+    read, start = _response_reader(head.api_key, head.version)
+    return read(body, start)[0]
+
+
+@cache
+def _response_reader(api_key: int, version: int) -> tuple[Callable[..., Any], int]:
+    """The reader of a response, and where it begins behind its header."""
+    schema = load_response_schema(api_key, version)
+    is_flexible = schema.__header_schema__.__flexible__ and api_key != API_VERSIONS
+    return entity_reader(schema), _CORRELATION_ID.size + is_flexible
+
+
 @cache
 def _request_readers(api_key: int, version: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
     schema = load_request_schema(api_key, version)

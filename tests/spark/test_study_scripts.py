@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +33,10 @@ def _connected() -> Iterator[None]:
         yield
 
 
+def unindented(script: str) -> str:
+    return re.sub(r"^ +", "", script, flags=re.MULTILINE)
+
+
 def execute(script: str, trials: int) -> dict[str, object]:
     """Runs a script as `python` does, with so many trials; returns its names."""
     names: dict[str, object] = {"__name__": "__main__"}
@@ -45,12 +50,17 @@ def test_the_example_plots_and_is_the_first_block_of_the_guide(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")
     script = EXAMPLE.read_text(encoding="utf-8")
-    assert BLOCKS[0].partition("\n\n")[2] in script
+    assert unindented(BLOCKS[0].partition("\n\n")[2]) in unindented(script)
     execute(script, trials=2)
     shown = capsys.readouterr().out
     assert "2.67d" not in shown
     assert all(value in shown for value in ("5d", "10d", "20d", "40d", "80d", "loss_rate_ci_high"))
     assert (tmp_path / "loss-against-mttf.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_import_of_the_example_starts_no_study(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "frame" not in runpy.run_path(str(EXAMPLE), run_name="imported")
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("block", BLOCKS[1:], ids=["metrics", "failure model"])

@@ -28,13 +28,13 @@ import importlib, pkgutil
 import actors, experiments, protocol
 for top in (actors, experiments, protocol):
     for module in pkgutil.walk_packages(top.__path__, f"{top.__name__}."):
-        if not module.name.endswith("__main__") and ".examples." not in module.name:
+        if not module.name.endswith("__main__"):
             try:
                 importlib.import_module(module.name)
             except ImportError as error:
                 print(module.name, error.name)
 """
-"""Prints each module that cannot be imported, and what it lacks. The examples are scripts."""
+"""Prints each module that cannot be imported, and what it lacks."""
 
 
 @pytest.fixture(scope="module", params=["compiled", "sources"])

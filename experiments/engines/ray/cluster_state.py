@@ -24,6 +24,8 @@ from protocol.kafka_release import NEWEST, KafkaRelease
 
 DEFAULT_NAME = "default"
 MAX_EVENTS = 100
+NOT_RECORDED = "the recording is not complete"
+"""How a line of a supervisor's log begins that says why."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 

@@ -29,6 +29,7 @@ from experiments.engines.ray.session import (
     named_job,
     ray_output_to_stderr,
     require_control_store,
+    require_ray,
     stay_on_loopback,
 )
 from experiments.support.errors import InputError, MissingInput, NoClusterRuns
@@ -58,6 +59,7 @@ PROBE_WITHIN_S = 5.0
 _SLICE_S = 0.5
 _RETRY_S = 0.2
 CLIENT = node_name(FIRST_CLIENT)
+_LOOPBACK = ("127.0.0.1", "localhost")
 SUPERVISOR = "supervisor"
 """The name of the actor that takes commands for the supervisor (`remote_commands.py`)."""
 Answer = TypeVar("Answer", bound=Message)
@@ -345,7 +347,7 @@ def joined(target: ClusterAddress, option: str, modules: RayArguments | None = N
     """Joins a Ray as a driver; yields the address of its control store. `option` named the address, `modules` are
     further arguments of `ray.init`. InputError where the Ray does not answer.
     """
-    if target.loopback:
+    if target.loopback or listens_on_loopback_only(target.address):
         stay_on_loopback()
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     import ray
@@ -361,6 +363,30 @@ def joined(target: ClusterAddress, option: str, modules: RayArguments | None = N
             ray.shutdown()
 
 
+def listens_on_loopback_only(address: str, own_host: str | None = None) -> bool:
+    """Whether a Ray listens at this address of 127.0.0.1, and not at the machine's own one, by which Ray replaces that:
+    the private one of a cluster whose state file is not known here. `own_host`: the machine's address, if it is known.
+    """
+    host, port = _split_address(address, BOOTSTRAP)
+    if host not in _LOOPBACK:
+        return False
+    try:
+        socket.create_connection((own_host or _own_host(), port), timeout=CONNECT_WITHIN_S).close()
+    except OSError:
+        return True
+    return False
+
+
+def _own_host() -> str:
+    """The address of the interface from which packets would leave the machine; none is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:  # no network but loopback
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
+
+
 def _only_cluster(address: str, actors: Sequence[Mapping[str, str]]) -> str:
     """The namespace of the only cluster that has a broker among the actors; InputError otherwise."""
     found = sorted({actor["namespace"] for actor in actors if actor["name"].startswith("broker-")})
@@ -371,10 +397,10 @@ def _only_cluster(address: str, actors: Sequence[Mapping[str, str]]) -> str:
 
 
 def first_that_listens(candidates: list[ClusterAddress], option: str) -> ClusterAddress:
-    """The first candidate that accepts connections; InputError where none does. `option` named the addresses."""
+    """The first candidate where a Ray listens; InputError where none does. `option` named the addresses."""
     for target in candidates:
         try:
-            socket.create_connection(_split_address(target.address, option), timeout=CONNECT_WITHIN_S).close()
+            require_ray(*_split_address(target.address, option), CONNECT_WITHIN_S)
             return target
         except OSError as error:
             refusal = error

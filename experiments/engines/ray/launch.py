@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from experiments.engines.ray.cluster_state import (
     ClusterOptions,
@@ -108,10 +109,15 @@ def _await_ready(options: ClusterOptions, process: subprocess.Popen[bytes], log:
         time.sleep(_CHECK_EVERY_S)
 
 
-def stop(state: ClusterState, *, keeps_disks: bool = False) -> str:
-    """Ends a cluster and removes its folders, state file and log; returns `stopped`, `killed`, `had ended already`.
-    With `keeps_disks` the folder with the disks stays.
-    """
+class Stopped(NamedTuple):
+    """`how`: `stopped`, `killed`, `had ended already`; `log`: the last log of the supervisor."""
+
+    how: str
+    log: str
+
+
+def stop(state: ClusterState, *, keeps_disks: bool = False) -> Stopped:
+    """Ends a cluster, and removes its folders, state file and log; with `keeps_disks` not the folder with the disks."""
     outcome = _end_supervisor(state)
     for pid in processes_naming(Path(folder) for folder in state.folders):
         with suppress(ProcessLookupError), _handle_of(pid) as handle:
@@ -120,8 +126,11 @@ def stop(state: ClusterState, *, keeps_disks: bool = False) -> str:
         shutil.rmtree(folder, ignore_errors=True)
     remove_state(state.options.name)
     socket_path(state.options.name).unlink(missing_ok=True)
-    log_path(state.options.name).unlink(missing_ok=True)
-    return outcome
+    log, text = log_path(state.options.name), ""
+    if log.exists():
+        text = log.read_text(encoding="utf-8", errors="replace")
+        log.unlink()
+    return Stopped(outcome, text)
 
 
 def _end_supervisor(state: ClusterState) -> str:

@@ -150,10 +150,31 @@ def _named_cluster(address: str) -> RayArguments:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
         if host and port.isdecimal():
-            socket.create_connection((host, int(port)), timeout=CONNECT_WITHIN_S).close()
+            require_ray(host, int(port), CONNECT_WITHIN_S)
     except (OSError, OverflowError) as error:
         raise InputError("--address", "", address, f"host:port of a running Ray head ({error})") from error
     return {"address": address} | uploaded_packages() | named_job()
+
+
+_HTTP2_BEGINS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+"""The preface of a client and an empty SETTINGS frame (RFC 9113, 3.4 and 6.5)."""
+_FRAME_TYPE, _SETTINGS, _FRAME_HEAD = 3, 4, 9
+
+
+def require_ray(host: str, port: int, within_s: float) -> None:
+    """OSError unless what listens there begins as an HTTP/2 server does, on which Ray's control store is built. Ray
+    itself would try for minutes, with lines of its own.
+    """
+    with socket.create_connection((host, port), timeout=within_s) as connected:
+        if os.environ.get("RAY_USE_TLS", "0") != "0":
+            return
+        connected.sendall(_HTTP2_BEGINS)
+        try:
+            head = connected.recv(_FRAME_HEAD, socket.MSG_WAITALL)
+        except TimeoutError as error:
+            raise TimeoutError(f"what listens there does not answer within {within_s:g} s") from error
+    if len(head) < _FRAME_HEAD or head[_FRAME_TYPE] != _SETTINGS:
+        raise ConnectionError("what listens there is no Ray")
 
 
 def job_name(arguments: Sequence[str]) -> str:

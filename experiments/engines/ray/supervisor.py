@@ -32,6 +32,7 @@ from actors.reading import READ_FAILURES
 from actors.storage import is_disk_loss
 from experiments.engines.port import ClusterSpec, ClusterView, cluster_view
 from experiments.engines.ray.cluster_state import (
+    NOT_RECORDED,
     ClusterState,
     Status,
     write_properties,
@@ -349,7 +350,7 @@ class Supervisor:
             try:
                 self._tap.finish()
             except (*READ_FAILURES, OSError) as error:
-                self._report(f"the recording is not complete: {' '.join(str(error).split())}")
+                self._report(f"{NOT_RECORDED}: {' '.join(str(error).split()) or type(error).__name__}")
 
     def _node_state(self, node: NodeId) -> NodeState:
         if self._cluster.is_running(node):

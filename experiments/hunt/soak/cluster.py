@@ -132,7 +132,10 @@ class SoakCluster:
         return self.wait_for(leader, f"{partition} has a leader")
 
     def is_whole(self) -> bool:
-        """Whether all nodes run, the quorum and all brokers are in service, and every ISR has all replicas."""
+        """Whether all nodes run, the quorum and all brokers are in service, and every ISR has all replicas, which know
+        its leader. Of a broker that has just restarted the controller has the registration of the incarnation before,
+        until the session of that has ended; the broker itself leads and follows nothing until it is registered.
+        """
         view = self.engine.view()
         if view is None or not all(map(self.engine.is_running, self.engine.spec.node_ids)):
             return False
@@ -141,7 +144,16 @@ class SoakCluster:
             return False
         states, replicas = [view.partitions.get(partition) for partition in self.partitions], len(self.brokers)
         return view.unfenced.issuperset(self.brokers) and all(
-            state is not None and state.leader != NO_LEADER and len(state.isr) == replicas for state in states
+            state is not None and len(state.isr) == replicas and self._is_followed(partition, state)
+            for partition, state in zip(self.partitions, states, strict=True)
+        )
+
+    def _is_followed(self, partition: TopicPartition, state: PartitionState) -> bool:
+        """Whether all brokers have replicas of the partition in its leader epoch, of which that of its leader leads."""
+        views = {broker: self.engine.replica(broker, partition) for broker in self.brokers}
+        return all(
+            view is not None and view.leader_epoch == state.leader_epoch and view.leads == (broker == state.leader)
+            for broker, view in views.items()
         )
 
     def await_whole(self) -> None:

@@ -12,7 +12,9 @@ from actors.peers import PeerGoneError
 from actors.transport import NOTHING, NodeLinks, pack_frame, unpack_frame
 from protocol.errors import CodecError
 from protocol.ids import DRIVER
-from protocol.messages.codec import encode
+from protocol.messages.batch import RecordBatch
+from protocol.messages.codec import ATTACH_BYTES, encode
+from protocol.messages.data import ProduceRequest
 from tests.unit.actors.transport_helpers import (
     CONTROL,
     DATA,
@@ -400,3 +402,14 @@ async def test_frames_over_a_cut_link_are_dropped_in_calls_and_in_answers(peers:
     assert await peers.call(frame_of(5)) == NOTHING
     await peers.answer(frame=frame_of(6))
     assert peers.taken == []
+
+
+@on_loop
+async def test_a_very_long_payload_travels_beside_the_frame_to_every_peer_as_the_same_object(peers: FakePeers) -> None:
+    batch = RecordBatch(record_count=1, payload=bytes(ATTACH_BYTES), crc=7)
+    request = ProduceRequest(correlation_id=5, topic="t", partition=0, acks=1, batch=batch)
+    for peer in (1, 2):
+        peers.transport.send(peer, request)
+    await settled()
+    assert peers.calls == [(1, DATA, [5]), (2, DATA, [5])]
+    assert [[id(part) for part in attached] for attached in peers.attached] == 2 * [[id(batch.payload)]]

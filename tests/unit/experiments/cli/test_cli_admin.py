@@ -10,7 +10,7 @@ import pytest
 from experiments.cli import cluster
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.engines.port import Loss
-from experiments.engines.ray.cluster_state import ClusterOptions, Status, claim, write_state
+from experiments.engines.ray.cluster_state import NOT_RECORDED, ClusterOptions, Status, claim, write_state
 from experiments.engines.ray.node_commands import NodeAnswer, NodeRow, NodeState
 from protocol.errors import ErrorCode
 from protocol.ids import CLUSTER_ID, RECOVERY_MANAGER
@@ -242,3 +242,12 @@ def test_a_removed_voter_is_unregistered_with_it(make_bench: MakeBench) -> None:
 def registered(bench: CliBench) -> set[int]:
     view = bench.engine.view()
     return set() if view is None else set(view.controllers)
+
+
+def test_down_says_why_a_recording_is_not_complete(tmp_path: Path) -> None:
+    log = f"isray: ready\nisray: {NOT_RECORDED}: broker 0 does not answer\n"
+    assert cluster.not_recorded(None, log) is None
+    assert cluster.not_recorded(str(tmp_path), log) is None
+    (tmp_path / "recording-open.json").touch()
+    assert cluster.not_recorded(str(tmp_path), log) == "the recording is not complete: broker 0 does not answer"
+    assert cluster.not_recorded(str(tmp_path), "") == "the recording is not complete: the supervisor ended before"

@@ -8,14 +8,21 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from experiments.cli.records import BATCH_BYTES, BATCH_LINES, InputLines, summary
+from experiments.cli.game_day import running_partitions
+from experiments.cli.records import BATCH_BYTES, BATCH_LINES, InputLines, places_of, summary
 from experiments.engines.admin_client import AdminError
+from experiments.support.errors import InputError
 from protocol.errors import ErrorCode
-from protocol.messages.commands import SendOutcome, SentRange
+from protocol.ids import TopicPartition
+from protocol.messages.commands import ROUND_ROBIN, SendOutcome, SentRange
 from tests.unit.experiments.cli.cli_helpers import CliBench, MakeBench
+
+if TYPE_CHECKING:
+    from experiments.engines.ray.attached import AttachedEngine
 
 READ = ("console-consumer", "--topic", "t", "--from-beginning")
 
@@ -169,3 +176,39 @@ def test_summary_counts_every_kind() -> None:
     )
     outcome = SendOutcome(command_id=1, error=ErrorCode.REQUEST_TIMED_OUT, ranges=ranges)
     assert summary(outcome) == "records: 5 acknowledged, 1 failed, 2 unknown (REQUEST_TIMED_OUT)"
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition", "found"),
+    [
+        ("t", ROUND_ROBIN, [0, 1]),
+        ("t", 1, [1]),
+        ("t", 2, "--partition: found 2; allowed: 0 to 1"),
+        ("u", 0, "--topic: found u; allowed: a topic of the cluster: t"),
+    ],
+)
+def test_a_measured_producer_writes_to_partitions_that_exist(
+    topic: str, partition: int, found: list[int] | str
+) -> None:
+    known = [TopicPartition("t", 0), TopicPartition("t", 1)]
+    if isinstance(found, str):
+        with pytest.raises(InputError) as caught:
+            places_of(known, topic, partition)
+        assert str(caught.value) == found
+    else:
+        assert places_of(known, topic, partition) == [TopicPartition(topic, number) for number in found]
+
+
+def test_topics_that_are_not_known_are_not_called_missing() -> None:
+    """No controller is active within the time that is waited for one."""
+
+    class Headless:
+        def run_until(self, condition: Callable[[], bool], within_ms: int) -> bool:
+            return condition()
+
+        def published(self) -> None:
+            return None
+
+    with pytest.raises(InputError) as caught:
+        running_partitions(cast("AttachedEngine", Headless()))
+    assert "a cluster without an active controller" in str(caught.value)

@@ -54,6 +54,20 @@ def test_two_of_three_brokers_die_and_the_next_write_is_refused_as_a_step_that_e
     assert world.done[-1].raw == {"elect": T0 | {"type": "preferred", "expect_error": "ELECTION_NOT_NEEDED"}}
 
 
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ({"topic": "u"}, "found 'u'; allowed: a topic: t"),
+        ({"topic": "t", "partition": 9}, "found 9; allowed: a partition from 0 to 1"),
+        ({"topic": "t", "partition": "x"}, "found 'x'; allowed: a whole number"),
+    ],
+)
+def test_a_partition_that_does_not_exist_is_not_called_one_without_a_leader(place: dict[str, object], why: str) -> None:
+    with pytest.raises(RefusedError) as caught:
+        SimWorld(DEFAULT).act({"consume": place})
+    assert str(caught.value).startswith(why)
+
+
 def test_what_is_saved_is_a_scenario_that_passes_with_the_same_trace() -> None:
     world = played()
     world.act({"produce": T0 | {"records": 1}})

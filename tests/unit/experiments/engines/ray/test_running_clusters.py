@@ -7,13 +7,15 @@ import os
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from actors.relay import ADMIN_CALLERS, AdminRelay
-from experiments.engines.ray import cluster_state, launch
+from experiments.engines.ray import cluster_state, connection, launch
 from experiments.engines.ray.cluster_state import (
     ClusterOptions,
     ClusterState,
@@ -24,7 +26,14 @@ from experiments.engines.ray.cluster_state import (
     states,
     write_state,
 )
-from experiments.engines.ray.connection import ClusterAddress, find_cluster, own_state, state_of
+from experiments.engines.ray.connection import (
+    ClusterAddress,
+    find_cluster,
+    listens_on_loopback_only,
+    own_state,
+    state_of,
+)
+from experiments.engines.ray.session import require_ray
 from experiments.support.errors import InputError
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CLIENT, NodeId
@@ -56,7 +65,13 @@ def ended_process() -> int:
     return process.pid
 
 
-def test_an_address_selects_the_cluster_that_runs_there_and_any_other_is_one_line() -> None:
+def test_an_address_selects_the_cluster_that_runs_there_and_any_other_is_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def plain(host: str, port: int, within_s: float) -> None:
+        socket.create_connection((host, port), within_s).close()
+
+    monkeypatch.setattr(connection, "require_ray", plain)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         here = f"127.0.0.1:{listening.getsockname()[1]}"
         with pytest.raises(InputError, match=f"--address: found {here}, where none of your clusters runs;"):
@@ -111,7 +126,7 @@ def test_stopping_an_ended_cluster_removes_its_files_and_ends_no_other_process(f
     left.mkdir()
     made = running("a").model_copy(update={"started_ticks": 1, "folders": (str(left),)})
     cluster_state.log_path("a").write_text("said")
-    assert launch.stop(made) == "had ended already"
+    assert launch.stop(made).how == "had ended already"
     assert not left.exists()
     assert not list(folder.iterdir())
 
@@ -279,3 +294,43 @@ async def test_a_node_answers_requests_itself_each_caller_its_own() -> None:
         text = f"for {request.principal}"
         relay.send(ADMIN_CALLERS, DescribeClusterResponse(correlation_id=request.correlation_id, message=text))
     assert [(await answer).message for answer in asked] == [f"for {request.principal}" for request in requests]
+
+
+@pytest.mark.parametrize(("bound", "alone"), [("127.0.0.1", True), ("0.0.0.0", False)])
+def test_a_ray_that_is_found_at_the_loopback_address_only_is_reached_there(bound: str, alone: bool) -> None:
+    """127.0.0.2 stands for the machine's own address, by which Ray replaces 127.0.0.1: who listens everywhere is found
+    there, too.
+    """
+    with socket.socket() as ray:
+        ray.bind((bound, 0))
+        ray.listen()
+        port = ray.getsockname()[1]
+        assert listens_on_loopback_only(f"127.0.0.1:{port}", "127.0.0.2") is alone
+        assert not listens_on_loopback_only(f"192.0.2.1:{port}", "127.0.0.2")
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)), ""),
+        (b"HTTP/1.0 400 Bad request\r\n", "what listens there is no Ray"),
+        (b"SSH-2.0", "what listens there is no Ray"),
+        (None, "does not answer within 0.1 s"),
+    ],
+)
+def test_what_listens_is_taken_for_a_ray_if_it_speaks_as_one(answer: bytes | None, why: str) -> None:
+    """An HTTP/2 server, as a control store is, answers with a SETTINGS frame; None: with nothing in time."""
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as other:
+
+        def serve() -> None:
+            with server.accept()[0] as client:
+                assert client.recv(100).startswith(b"PRI * HTTP/2.0")
+                if answer is not None:
+                    client.sendall(answer)
+                else:
+                    client.recv(1)
+
+        served = other.submit(serve)
+        with pytest.raises(OSError, match=why) if why else nullcontext():
+            require_ray("127.0.0.1", server.getsockname()[1], 0.1 if answer is None else 10.0)
+        served.result(10)

@@ -1,0 +1,36 @@
+"""When a soak's cluster counts as whole, on a simulated cluster."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from experiments.engines.port import ClusterSpec, Loss
+from experiments.engines.ray.engine import PolledEngine
+from experiments.engines.sim.engine import SimEngine
+from experiments.hunt.soak.cluster import SoakCluster
+from protocol.config import ClusterConfig
+from protocol.features import Generation
+
+SESSION_MS = 9_000
+"""`broker.session.timeout.ms`, by default."""
+
+
+def test_a_cluster_whose_broker_has_restarted_is_whole_when_the_broker_is_registered_again() -> None:
+    """The killed broker starts at once. The controller refuses to register it until the session of the incarnation
+    before has ended, 9 s after its last heartbeat (of which it sends one every 2 s), and shows that one meanwhile.
+    """
+    engine = SimEngine(ClusterSpec(3, 3, ClusterConfig.of(Generation.KIP_966, {})))
+    cluster = SoakCluster(cast("PolledEngine[object]", engine), None, {})
+    cluster.start(engine.spec.node_ids)
+    cluster.wait(cluster.is_whole, "the cluster is whole")
+    cluster.create_topic(2)
+    cluster.wait(cluster.is_whole, "the cluster is whole")
+    for broker in engine.spec.broker_ids:
+        killed_ms = engine.now_ms()
+        engine.crash(broker, Loss())
+        cluster.start([broker])
+        view = engine.view()
+        assert view is not None
+        assert (view.unfenced, cluster.is_whole()) == ({0, 1, 2}, False)
+        cluster.wait(cluster.is_whole, "the cluster is whole")
+        assert engine.now_ms() - killed_ms > SESSION_MS - 2_000
