@@ -35,12 +35,15 @@ def sasl_of(address: ListenerAddress, config: ClusterConfig) -> Sasl | None:
     if not address.has_sasl:
         return None
     name = str(config.values[SASL_USERS_FILE])
+    allowed = "a file with lines NAME=PASSWORD"
     try:
-        lines = Path(name).read_text().splitlines()
-    except OSError as error:
-        raise ConfigError(SASL_USERS_FILE, name, "a readable file", f" ({error.strerror})") from error
+        users = users_of(Path(name).read_text(encoding="utf-8").splitlines(), SASL_USERS_FILE)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(SASL_USERS_FILE, name, allowed, f" ({error})") from error
+    if not users:
+        raise ConfigError(SASL_USERS_FILE, name, allowed, " (no users)")
     mechanisms = [each.strip() for each in str(config.values[SASL_ENABLED_MECHANISMS]).split(",")]
-    return Sasl(users_of(lines, name), os.urandom, mechanisms)
+    return Sasl(users, os.urandom, mechanisms)
 
 
 def tls_of(address: ListenerAddress, config: ClusterConfig) -> ssl.SSLContext | None:

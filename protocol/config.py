@@ -270,10 +270,6 @@ LISTENERS = _quorum("listeners", "", "", "KIP-103").declare(
     "Broker N listens N above that port, at a free one with 0; without a host at the address of its machine. Empty: "
     "nowhere."
 )
-SASL_USERS_FILE = _quorum("sasl.users.file", "", "", "").declare(
-    "File on the brokers' machines with a line NAME=PASSWORD for each user of a SASL listener (Kafka: JAAS, or SCRAM "
-    "records)."
-)
 SSL_KEYSTORE_LOCATION = _quorum("ssl.keystore.location", "", "", "KIP-651").declare(
     "PEM file on the brokers' machines with the private key and the certificate chain of a TLS listener."
 )
@@ -298,6 +294,10 @@ CONNECTIONS_MAX_IDLE_MS = _node("connections.max.idle.ms", 600_000, "ms", "Kafka
 SASL_ENABLED_MECHANISMS = _node(
     "sasl.enabled.mechanisms", "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512", "", "Kafka (default: GSSAPI)"
 ).declare("SASL mechanisms of a listener, separated by commas.")
+SASL_USERS_FILE = _quorum("sasl.users.file", "", "", "this project").declare(
+    "File of the users of a listener with SASL on each broker's machine, with lines NAME=PASSWORD; it is read when a "
+    "broker starts."
+)
 SASL_MAX_RECEIVE_BYTES = _node("sasl.server.max.receive.size", 524_288, "bytes", "Kafka", maximum=INT_MAX).declare(
     "Largest request that a listener accepts before a client is authenticated."
 )

@@ -188,7 +188,7 @@ def properties_path(name: str) -> Path:
 def write_properties(state: ClusterState) -> None:
     """Writes `properties_path`."""
     servers = ",".join(state.listeners.values())
-    protocol = state.options.config.get(LISTENERS, "").partition("://")[0]
+    protocol = state.options.config.get(LISTENERS, "PLAINTEXT").partition("://")[0]
     path = properties_path(state.options.name)
     write_text(path, f"bootstrap.servers={servers}\nsecurity.protocol={protocol}\n")
 
