@@ -41,6 +41,7 @@ from protocol.errors import CodecError, MalformedMessageError
 from protocol.ids import DRIVER, NodeId
 from protocol.messages.base import Message
 from protocol.messages.codec import decode, encode
+from protocol.messages.data import FetchRenewal
 
 MAX_FRAME_BYTES = 1_048_576
 MAX_ANSWER_BYTES = 96 * 1024
@@ -53,6 +54,10 @@ GATHER_S = 0.005
 """How long the second call gathers messages unless its frame is full: a call costs more than its bytes."""
 MAX_DELAY_S = 0.01
 """How long a message with `Message.can_wait` may be delayed."""
+RENEWAL_DELAY_S = 0.25
+"""How long the renewal of a fetch session may be delayed: half the time between two of them by default. So of two
+brokers that follow each other, one sends its renewals in the answers to the calls that bring those of the other.
+"""
 HOLD_S = 0.1
 """How long a handled call is held open for messages to the caller."""
 GAP_S = 3.0
@@ -141,6 +146,13 @@ def unpack_frame(
     return Frame(incarnation, to_incarnation, number, messages)
 
 
+def _delay_of(message: Message) -> float:
+    """For how many seconds a message may wait for others to the same peer."""
+    if isinstance(message, FetchRenewal):
+        return RENEWAL_DELAY_S
+    return MAX_DELAY_S if message.can_wait else 0
+
+
 class Resequencer:
     """Restores the order of the frames of one channel from one incarnation of a peer to one of this node. A frame that
     arrives early is held until the missing ones have arrived, or count as lost after `GAP_S`; a late one is dropped.
@@ -204,18 +216,23 @@ class _Channel:
         self._delay_timer: asyncio.TimerHandle | None = None
         self._gather_timer: asyncio.TimerHandle | None = None
 
-    def put(self, item: Encoded, can_wait: bool) -> None:
+    def put(self, item: Encoded, wait_s: float) -> None:
         """Queues an encoded message. It leaves after the present input of the node, together with all other messages of
-        that input. One that `can_wait` leaves with the next one that cannot, at the latest after `MAX_DELAY_S`.
+        that input. One that can wait for `wait_s` leaves with the next one that cannot, at the latest after that time.
         """
         if self._queued_bytes + item.size > MAX_QUEUED_BYTES:
             return
         self._queue.append(item)
         self._queued_bytes += item.size
-        if not can_wait:
+        if not wait_s:
             self._send_soon()
-        elif self._delay_timer is None:
-            self._delay_timer = asyncio.get_running_loop().call_later(MAX_DELAY_S, self._send_soon)
+            return
+        loop = asyncio.get_running_loop()
+        if self._delay_timer is not None and self._delay_timer.when() > loop.time() + wait_s:
+            self._delay_timer.cancel()
+            self._delay_timer = None
+        if self._delay_timer is None:
+            self._delay_timer = loop.call_later(wait_s, self._send_soon)
 
     def _send_soon(self) -> None:
         self._is_urgent = True
@@ -357,7 +374,7 @@ class Transport:
             if self._encoded is None or self._encoded[0] is not message:
                 attached: list[bytes] = []
                 self._encoded = message, Encoded(encode(message, attached=attached), attached)
-            self._channel(to, message.CONTROL).put(self._encoded[1], message.can_wait)
+            self._channel(to, message.CONTROL).put(self._encoded[1], _delay_of(message))
 
     def _channel(self, peer: NodeId, control: bool) -> _Channel:
         channel = self._channels.get((peer, control))

@@ -14,7 +14,7 @@ from protocol.errors import CodecError
 from protocol.ids import DRIVER
 from protocol.messages.batch import RecordBatch
 from protocol.messages.codec import ATTACH_BYTES, encode
-from protocol.messages.data import ProduceRequest
+from protocol.messages.data import FetchRenewal, ProduceRequest
 from tests.unit.actors.transport_helpers import (
     CONTROL,
     DATA,
@@ -257,6 +257,25 @@ async def test_a_message_that_can_wait_is_sent_after_the_maximal_delay(
     await asyncio.sleep(0)
     await settled()
     assert peers.calls == [(1, DATA, [100])]
+
+
+@on_loop
+async def test_a_renewal_waits_for_the_call_of_a_peer_and_not_longer_than_a_message_that_can_wait_less(
+    peers: FakePeers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RENEWAL_DELAY_S", 3_600)
+    monkeypatch.setattr(module, "HOLD_S", 0)
+    renewal = FetchRenewal(replica_id=0, replica_epoch=1, requests=30)
+    peers.transport.send(1, renewal)
+    await settled()
+    assert peers.calls == []
+    assert numbers_of(await peers.call(frame_of(5))) == [30], "in the answer to a call that brings something else"
+    monkeypatch.setattr(module, "MAX_DELAY_S", 1e-9)
+    peers.transport.send(1, renewal)
+    peers.transport.send(1, high_watermark(100))
+    await asyncio.sleep(0)
+    await settled()
+    assert peers.calls == [(1, DATA, [30, 100])]
 
 
 @on_loop

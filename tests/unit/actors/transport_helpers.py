@@ -15,7 +15,7 @@ from protocol.messages.admin import MetadataRequest
 from protocol.messages.base import Message
 from protocol.messages.codec import encode
 from protocol.messages.control import BrokerHeartbeatResponse
-from protocol.messages.data import FetchPartitionResult, FetchResponse
+from protocol.messages.data import FetchPartitionResult, FetchRenewal, FetchResponse
 
 DATA, CONTROL = False, True
 Arguments = ParamSpec("Arguments")
@@ -38,6 +38,8 @@ def high_watermark(offset: int) -> Message:
 def number_of(message: Message) -> int:
     if isinstance(message, FetchResponse):
         return message.partitions[0].high_watermark
+    if isinstance(message, FetchRenewal):
+        return message.requests
     return message.correlation_id  # type: ignore[attr-defined, no-any-return]
 
 
