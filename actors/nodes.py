@@ -42,7 +42,7 @@ from actors.node_log import NodeLog
 from actors.peers import Handle, RayPeers, delivery_of
 from actors.processes import ProcessId, own_process, set_signal_of_parents_end, signal_process
 from actors.relay import AdminRelay, CallerCommand
-from actors.sockets import BrokerSockets, bind, endpoint_of
+from actors.sockets import BrokerSockets, bind, endpoint_of, sasl_of
 from actors.storage import DiskLossKind, DiskStorage, Owner, apply_loss
 from actors.transport import NodeLinks, Transport
 from protocol.broker.context import ReplicaView, replica_view
@@ -268,7 +268,8 @@ class NodeShell:
         node, send = self._node, self._admin_relay.send
         self._sockets = None if sockets is None else BrokerSockets(sockets, send)
         if self._sockets is not None and isinstance(node, BaseBroker):
-            node, send = ListeningBroker(node, crc32c, setup.run, _rng(setup, "listener")), self._sockets.send
+            rng, sasl = _rng(setup, "listener"), sasl_of(setup.config)
+            node, send = ListeningBroker(node, crc32c, setup.run, rng, sasl), self._sockets.send
         self._host = NodeHost(node, clock, send, self._meter)
         self._transport.serve(self._host)
         self._serves.set()
