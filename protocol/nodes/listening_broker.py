@@ -14,6 +14,7 @@ from protocol.broker.context import BrokerContext
 from protocol.contract import Effect, Node, Send
 from protocol.ids import LISTENER, NodeId, TimeMs, is_controller
 from protocol.kafka.listener import TIMER, KafkaListener
+from protocol.kafka.sasl import Sasl
 from protocol.log.checksum import Checksum
 from protocol.messages.admin import AdminResponse
 from protocol.messages.base import Message
@@ -31,14 +32,18 @@ class ListenedBroker(Node, Protocol):
 
 
 class ListeningBroker:
-    """`broker` with a listener. `checksum` computes the CRC-32C of Kafka's batches; `rng` draws members' ids."""
+    """`broker` with a listener. `checksum` computes the CRC-32C of Kafka's batches; `rng` draws members' ids. With
+    `sasl` clients must authenticate.
+    """
 
     NOT_STATE: ClassVar[frozenset[str]] = frozenset()
 
-    def __init__(self, broker: ListenedBroker, checksum: Checksum, cluster_id: str, rng: Random) -> None:
+    def __init__(
+        self, broker: ListenedBroker, checksum: Checksum, cluster_id: str, rng: Random, sasl: Sasl | None = None
+    ) -> None:
         self.broker = broker
         self.node_id = broker.node_id
-        self.listener = KafkaListener(broker.context, checksum, cluster_id, rng)
+        self.listener = KafkaListener(broker.context, checksum, cluster_id, rng, sasl)
 
     def start(self, now_ms: TimeMs) -> list[Effect]:
         return self._settle(now_ms, self.broker.start(now_ms))
