@@ -41,6 +41,9 @@ from protocol.config import (
     SASL_ENABLED_MECHANISMS,
     SASL_USERS_FILE,
     SEGMENT_BYTES,
+    SSL_CLIENT_AUTH,
+    SSL_KEYSTORE_LOCATION,
+    SSL_TRUSTSTORE_LOCATION,
     ConfigError,
     parse_config,
 )
@@ -76,7 +79,14 @@ _OF_TOPICS_OR_CLIENTS = {
 }
 _OF_ONE_PROCESS = {CONTROLLER_QUORUM_VOTERS, CONTROLLER_QUORUM_BOOTSTRAP_SERVERS}
 """They name ids and addresses, which the nodes of a cluster of isray's have of their own."""
-_OF_LISTENERS = {LISTENERS, SASL_ENABLED_MECHANISMS, SASL_USERS_FILE}
+_OF_LISTENERS = {
+    LISTENERS,
+    SASL_ENABLED_MECHANISMS,
+    SASL_USERS_FILE,
+    SSL_KEYSTORE_LOCATION,
+    SSL_TRUSTSTORE_LOCATION,
+    SSL_CLIENT_AUTH,
+}
 """The listeners of a cluster of isray's are its own; other programs have such configs too."""
 BROKER_CONFIGS: Mapping[str, _Named] = {
     **_SYNONYMS,
