@@ -2,7 +2,8 @@
 
 Inputs are queued. Control messages have a queue of their own and are handled first; data messages and due timers follow
 in the order of their arrival. A timer that comes due is queued behind the waiting inputs, and dropped if one of these
-sets or cancels it. The marks of idle timers are ignored, as the contract allows.
+sets or cancels it. The marks of idle timers are ignored, as the contract allows. Inputs that wait are handled in a row
+within one millisecond: a turn of the event loop costs as much as a small input, and their messages leave together.
 
 A paused host queues inputs and handles none, as a process in a long garbage collection does. A halted host (a crash)
 handles none again. When the node exits or breaks an invariant, the host halts too.
@@ -23,7 +24,6 @@ import traceback
 from asyncio import TimerHandle
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 from actors.clock import LoopClock
@@ -34,6 +34,7 @@ from protocol.events.base import Trace
 from protocol.events.host import MessageMalformed, TracesDropped
 from protocol.ids import DRIVER, NodeId, TimeMs, node_name
 from protocol.messages.base import Message
+from protocol.values import immutable
 
 _LOG = logging.getLogger(__name__)
 MAX_TRACES = 100_000
@@ -45,7 +46,7 @@ MAX_REASON = 200
 """Characters of the error text that a `malformed` trace event carries."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class _Input:
     """One input. `run` passes it to the node and returns the effects, None where it no longer applies; `done` is called
     once it has been handled. `is_command`: it comes from the experiment and may produce an outcome.
@@ -120,18 +121,23 @@ class NodeHost:
     def _schedule(self) -> None:
         if not (self._scheduled or self._paused or self._halted) and (self._control or self._data):
             self._scheduled = True
-            self._clock.call_soon(self._take_one)
+            self._clock.call_soon(self._take_some)
 
-    def _take_one(self) -> None:
-        self._scheduled = False
-        if self._paused or self._halted:
-            return
-        item = (self._control or self._data).popleft()
+    def _take_some(self) -> None:
+        """Handles inputs until the clock shows the next millisecond."""
+        began_ms = now_ms = self._clock.now_ms()
+        try:
+            while now_ms == began_ms and (self._control or self._data) and not (self._paused or self._halted):
+                self._take(now_ms, (self._control or self._data).popleft())
+                now_ms = self._clock.now_ms()
+        finally:
+            self._scheduled = False
+        self._schedule()
+
+    def _take(self, now_ms: TimeMs, item: _Input) -> None:
         if item.is_command and len(self._reports) >= MAX_REPORTS:
             self._withheld.append(item)
-            self._schedule()
             return
-        now_ms = self._clock.now_ms()
         try:
             effects = item.run(now_ms)
             for effect in effects or ():
@@ -146,7 +152,6 @@ class NodeHost:
         self._meter.end_input()
         if item.done is not None:
             item.done()
-        self._schedule()
 
     def _carry_out(self, now_ms: TimeMs, effect: Effect) -> None:
         if isinstance(effect, Send):

@@ -24,8 +24,9 @@ from statistics import median_low, quantiles
 from protocol.contract import Effect, Outbox
 from protocol.errors import ErrorCode, ProtocolInvariantError
 from protocol.ids import NO_LEADER, BrokerId, NodeId, TimeMs
+from protocol.log.checksum import Checksum, checksum_of
 from protocol.messages.admin import MetadataRequest, MetadataResponse
-from protocol.messages.base import Message
+from protocol.messages.base import Message, changed
 from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import LoadCommand, LoadOutcome, ProbeCommand, ProbeOutcome
 from protocol.messages.data import ProduceRequest, ProduceResponse
@@ -78,14 +79,21 @@ class _Probe:
 
 
 class LoadNode:
-    """The load generator as a `contract.Node`. `clock_s` is a monotonic clock in seconds."""
+    """The load generator as a `contract.Node`. Its batches carry the checksum that a producer computes; `clock_s` is a
+    monotonic clock in seconds.
+    """
 
     def __init__(
-        self, node_id: NodeId, brokers: Sequence[BrokerId], clock_s: Callable[[], float] = time.perf_counter
+        self,
+        node_id: NodeId,
+        brokers: Sequence[BrokerId],
+        checksum: Checksum,
+        clock_s: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.node_id = node_id
         self._principal = node_principal(node_id)
         self._brokers = tuple(brokers)
+        self._checksum = checksum
         self._clock_s = clock_s
         self._out = Outbox()
         self._correlation_id = 0
@@ -143,13 +151,14 @@ class LoadNode:
     ) -> int:
         """Sends the batch with the present time as its timestamp; returns the correlation id of the request."""
         self._correlation_id += 1
+        sent = changed(batch, timestamp_ms=now_ms)
         request = ProduceRequest(
             correlation_id=self._correlation_id,
             principal=self._principal,
             topic=command.topic,
             partition=partition,
             acks=command.acks,
-            batch=RecordBatch.unchecked(record_count=batch.record_count, payload=batch.payload, timestamp_ms=now_ms),
+            batch=changed(sent, crc=checksum_of(sent, self._checksum)),
         )
         self._out.send(broker, request)
         return self._correlation_id

@@ -13,7 +13,7 @@ from ray.exceptions import ActorUnschedulableError, RayActorError
 
 from actors.kept_disks import KeptDisks
 from actors.nodes import NodeSnapshot, PollReport
-from actors.peers import Handle, pieces_of
+from actors.peers import Handle, arguments_of
 from actors.processes import ProcessId
 from actors.storage import DiskLossKind
 from actors.transport import pack_frame
@@ -37,7 +37,7 @@ class MessageQueue:
     def send_queued(self, actor: Handle, control: bool) -> None:
         """Sends the queued messages in one frame, unless a call is under way."""
         if self.queued and (self.under_way is None or ray.wait([self.under_way], timeout=0)[0]):
-            self.under_way = actor.deliver.remote(DRIVER, control, *pieces_of(pack_frame(self.queued)))
+            self.under_way = actor.deliver.remote(*arguments_of(DRIVER, control, pack_frame(self.queued)))
             self.queued = []
 
 

@@ -39,10 +39,10 @@ from actors.log.format import crc32c
 from actors.machines import RACK_LABEL
 from actors.metrics import NodeReadings, RayMeter
 from actors.node_log import NodeLog
-from actors.peers import Handle, RayPeers
+from actors.peers import Handle, RayPeers, delivery_of
 from actors.processes import ProcessId, own_process, set_signal_of_parents_end, signal_process
 from actors.relay import AdminRelay, CallerCommand
-from actors.sockets import BrokerSockets, bind, endpoint_of
+from actors.sockets import BrokerSockets, bind, endpoint_of, sasl_of
 from actors.storage import DiskLossKind, DiskStorage, Owner, apply_loss
 from actors.transport import NodeLinks, Transport
 from protocol.broker.context import ReplicaView, replica_view
@@ -169,7 +169,7 @@ def build_node(
     ConfigError where the config names an unknown data-loss hook.
     """
     if is_load(setup.node):
-        return LoadNode(setup.node, setup.brokers)
+        return LoadNode(setup.node, setup.brokers, crc32c)
     if is_recovery_manager(setup.node):
         return RecoveryManagerNode(setup.config)
     if is_client(setup.node):
@@ -268,7 +268,8 @@ class NodeShell:
         node, send = self._node, self._admin_relay.send
         self._sockets = None if sockets is None else BrokerSockets(sockets, send)
         if self._sockets is not None and isinstance(node, BaseBroker):
-            node, send = ListeningBroker(node, crc32c, setup.run, _rng(setup, "listener")), self._sockets.send
+            rng, sasl = _rng(setup, "listener"), sasl_of(setup.config)
+            node, send = ListeningBroker(node, crc32c, setup.run, rng, sasl), self._sockets.send
         self._host = NodeHost(node, clock, send, self._meter)
         self._transport.serve(self._host)
         self._serves.set()
@@ -288,11 +289,14 @@ class NodeShell:
         self._begin()
 
     @ray.method(concurrency_group="node")
-    async def deliver(self, sender: NodeId, control: bool, *pieces: bytes) -> bytes:
-        """Handles a frame, of the next node after this one has retired; returns a frame for the sender or `NOTHING`."""
+    async def deliver(self, *arguments: bytes) -> bytes:
+        """Handles the frame of a call, of the next node after this one has retired; returns a frame for the sender or
+        `NOTHING`.
+        """
+        delivery = delivery_of(arguments)
         await self._serves.wait()
         self._begin()
-        return await self._transport.receive(sender, b"".join(pieces), control)
+        return await self._transport.receive(delivery.sender, delivery.frame, delivery.control, delivery.attached)
 
     def _begin(self) -> None:
         if not self._loop.done():

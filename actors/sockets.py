@@ -11,20 +11,24 @@ on its disk, and takes it again at its next start if it is free, so that the boo
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 from actors.host import NodeHost
-from protocol.config import ConfigError
+from protocol.config import LISTENERS, SASL_ENABLED_MECHANISMS, SASL_USERS_FILE, ClusterConfig, ConfigError
 from protocol.contract import Storage
 from protocol.ids import SOCKETS, BrokerId, NodeId
+from protocol.kafka.sasl import Sasl, users_of
 from protocol.messages.base import Message
 from protocol.messages.connections import ClientBytes, ClientCongested, ClientConnected, ClientDisconnected
 
 PORT_FILE = "listener-port"
 BACKLOG = 128
+SASL_PROTOCOL = "SASL_PLAINTEXT"
 _LISTENER = re.compile(r"(?P<protocol>[A-Z_]+)://(?P<host>[^:/]*):(?P<port>[0-9]+)")
 MAX_PORT = 65_535
 MAX_UNHANDLED_BYTES = 1_048_576
@@ -36,8 +40,8 @@ def bind(configured: str, broker: BrokerId, storage: Storage, address: str) -> s
     for another form, or a port that is in use.
     """
     match = _LISTENER.fullmatch(configured)
-    if match is None or match["protocol"] != "PLAINTEXT" or int(match["port"]) + broker > MAX_PORT:
-        raise ConfigError("listeners", configured, "PLAINTEXT://HOST:PORT")
+    if match is None or match["protocol"] not in ("PLAINTEXT", SASL_PROTOCOL) or int(match["port"]) + broker > MAX_PORT:
+        raise ConfigError("listeners", configured, f"PLAINTEXT://HOST:PORT or {SASL_PROTOCOL}://HOST:PORT")
     host, port = match["host"] or address, int(match["port"])
     if port:
         return _bound(host, port + broker)
@@ -56,6 +60,23 @@ def _bound(host: str, port: int) -> socket.socket:
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError("listeners", f"{host}:{port}", "an address of this machine, free", f" ({reason})") from error
+
+
+def sasl_of(config: ClusterConfig) -> Sasl | None:
+    """The mechanisms and users of the listener of a config; None for one without SASL. ConfigError for a file of users
+    that cannot be read, or has no users.
+    """
+    if not str(config.values[LISTENERS]).startswith(SASL_PROTOCOL):
+        return None
+    path = Path(str(config.values[SASL_USERS_FILE]))
+    try:
+        users = users_of(path.read_text(encoding="utf-8").splitlines(), SASL_USERS_FILE)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(SASL_USERS_FILE, str(path), "a file with lines NAME=PASSWORD", f" ({error})") from error
+    if not users:
+        raise ConfigError(SASL_USERS_FILE, str(path), "a file with lines NAME=PASSWORD", " (no users)")
+    mechanisms = str(config.values[SASL_ENABLED_MECHANISMS]).split(",")
+    return Sasl(users, os.urandom, [mechanism.strip() for mechanism in mechanisms])
 
 
 def endpoint_of(bound: socket.socket) -> str:

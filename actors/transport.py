@@ -5,8 +5,9 @@ and a thousand messages in one call hardly more (measured).
 
 There are two channels to each peer, control (`Message.CONTROL`) and data, so that a blocked data path does not fence a
 broker. A frame is the length of its head (4 bytes, big endian), the head, and encoded messages. The head is a msgpack
-list: the sender's incarnation, the receiver's incarnation, the frame number in its channel, and the length of each
-message in bytes. A frame travels in one of two ways:
+list: the sender's incarnation, the receiver's incarnation, the frame number in its channel, the length of each message
+in bytes, and how many fields are attached to each message (`codec.ATTACH_BYTES`), which travel beside the frame. A
+frame travels in one of two ways:
 
 - as the answer to an open call of the peer. The receiver holds a call open for `HOLD_S` after it has handled the call's
   frame, or until the peer's next call arrives; so a request and its response share one call, and an idle link has none.
@@ -40,6 +41,7 @@ from protocol.errors import CodecError, MalformedMessageError
 from protocol.ids import DRIVER, NodeId
 from protocol.messages.base import Message
 from protocol.messages.codec import decode, encode
+from protocol.messages.data import FetchRenewal
 
 MAX_FRAME_BYTES = 1_048_576
 MAX_ANSWER_BYTES = 96 * 1024
@@ -52,6 +54,10 @@ GATHER_S = 0.005
 """How long the second call gathers messages unless its frame is full: a call costs more than its bytes."""
 MAX_DELAY_S = 0.01
 """How long a message with `Message.can_wait` may be delayed."""
+RENEWAL_DELAY_S = 0.25
+"""How long the renewal of a fetch session may be delayed: half the time between two of them by default. So of two
+brokers that follow each other, one sends its renewals in the answers to the calls that bring those of the other.
+"""
 HOLD_S = 0.1
 """How long a handled call is held open for messages to the caller."""
 GAP_S = 3.0
@@ -75,6 +81,18 @@ class NodeLinks:
 
 
 @dataclass(frozen=True, slots=True)
+class Encoded:
+    """An encoded message: its bytes in the frame, and the fields that are attached to it."""
+
+    data: bytes
+    attached: Sequence[bytes] = ()
+
+    @property
+    def size(self) -> int:
+        return len(self.data) + sum(map(len, self.attached))
+
+
+@dataclass(frozen=True, slots=True)
 class Frame:
     """A decoded frame: the sender's `incarnation`, the receiver's incarnation as far as the sender knows it, and the
     `number` of the frame among those between the two on its channel. UNNUMBERED frames are in no order.
@@ -91,32 +109,48 @@ def pack_frame(
     incarnation: int = UNKNOWN_INCARNATION,
     to_incarnation: int = UNKNOWN_INCARNATION,
     number: int = UNNUMBERED,
+    attached: Sequence[int] | None = None,
 ) -> bytes:
-    """The frame of encoded messages."""
-    head: bytes = msgpack.packb((incarnation, to_incarnation, number, *map(len, encoded)))
+    """The frame of encoded messages; `attached` counts the fields attached to each (None: to none)."""
+    sizes, counts = [len(data) for data in encoded], attached or [0] * len(encoded)
+    head: bytes = msgpack.packb((incarnation, to_incarnation, number, sizes, counts))
     return b"".join((len(head).to_bytes(_HEAD_BYTES, "big"), head, *encoded))
 
 
-def unpack_frame(data: bytes, malformed: Callable[[CodecError], None]) -> Frame | None:
-    """Decodes a frame, without the messages that are `malformed`; None where the frame cannot be read."""
+def unpack_frame(
+    data: bytes | memoryview, malformed: Callable[[CodecError], None], attached: Sequence[bytes] = ()
+) -> Frame | None:
+    """Decodes a frame, without the messages that are `malformed`; None where the frame cannot be read. `attached` are
+    the fields that came beside it.
+    """
     view = memoryview(data)
     end = _HEAD_BYTES + int.from_bytes(view[:_HEAD_BYTES], "big")
     try:
-        incarnation, to_incarnation, number, *sizes = msgpack.unpackb(view[_HEAD_BYTES:end])
-        are_numbers = all(type(part) is int for part in (incarnation, to_incarnation, number, *sizes))
+        incarnation, to_incarnation, number, sizes, counts = msgpack.unpackb(view[_HEAD_BYTES:end])
+        are_numbers = all(type(part) is int for part in (incarnation, to_incarnation, number, *sizes, *counts))
         if not are_numbers or end + sum(sizes) != len(view):
             raise ValueError("its head does not fit what follows")
+        if len(sizes) != len(counts) or sum(counts) != len(attached) or min(counts, default=0) < 0:
+            raise ValueError(f"its head does not fit the {len(attached)} fields beside it")
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         malformed(MalformedMessageError(f"not a frame: {error}"))
         return None
     messages = []
-    for size in sizes:
+    for size, count in zip(sizes, counts, strict=True):
         try:
-            messages.append(decode(view[end : end + size]))
+            messages.append(decode(view[end : end + size], attached[:count]))
         except CodecError as error:
             malformed(error)
         end += size
+        attached = attached[count:]
     return Frame(incarnation, to_incarnation, number, messages)
+
+
+def _delay_of(message: Message) -> float:
+    """For how many seconds a message may wait for others to the same peer."""
+    if isinstance(message, FetchRenewal):
+        return RENEWAL_DELAY_S
+    return MAX_DELAY_S if message.can_wait else 0
 
 
 class Resequencer:
@@ -159,16 +193,20 @@ class Resequencer:
 
 
 class _Channel:
-    """One channel between this node and a peer. `launch` starts a call with a frame; not `is_running`: paused."""
+    """One channel between this node and a peer. `launch` starts a call with a frame and what is attached to it; not
+    `is_running`: paused.
+    """
 
-    def __init__(self, incarnation: int, launch: Callable[[bytes], None], is_running: Callable[[], bool]) -> None:
+    def __init__(
+        self, incarnation: int, launch: Callable[[bytes, Sequence[bytes]], None], is_running: Callable[[], bool]
+    ) -> None:
         self.orders: dict[tuple[int, int], Resequencer] = {}
         self.newest_incarnation = UNKNOWN_INCARNATION
         self._incarnation = incarnation
         self._to_incarnation = UNKNOWN_INCARNATION
         self._launch = launch
         self._is_running = is_running
-        self._queue: deque[bytes] = deque()
+        self._queue: deque[Encoded] = deque()
         self._queued_bytes = 0
         self._number = 0
         self._under_way = 0
@@ -178,18 +216,23 @@ class _Channel:
         self._delay_timer: asyncio.TimerHandle | None = None
         self._gather_timer: asyncio.TimerHandle | None = None
 
-    def put(self, data: bytes, can_wait: bool) -> None:
+    def put(self, item: Encoded, wait_s: float) -> None:
         """Queues an encoded message. It leaves after the present input of the node, together with all other messages of
-        that input. One that `can_wait` leaves with the next one that cannot, at the latest after `MAX_DELAY_S`.
+        that input. One that can wait for `wait_s` leaves with the next one that cannot, at the latest after that time.
         """
-        if self._queued_bytes + len(data) > MAX_QUEUED_BYTES:
+        if self._queued_bytes + item.size > MAX_QUEUED_BYTES:
             return
-        self._queue.append(data)
-        self._queued_bytes += len(data)
-        if not can_wait:
+        self._queue.append(item)
+        self._queued_bytes += item.size
+        if not wait_s:
             self._send_soon()
-        elif self._delay_timer is None:
-            self._delay_timer = asyncio.get_running_loop().call_later(MAX_DELAY_S, self._send_soon)
+            return
+        loop = asyncio.get_running_loop()
+        if self._delay_timer is not None and self._delay_timer.when() > loop.time() + wait_s:
+            self._delay_timer.cancel()
+            self._delay_timer = None
+        if self._delay_timer is None:
+            self._delay_timer = loop.call_later(wait_s, self._send_soon)
 
     def _send_soon(self) -> None:
         self._is_urgent = True
@@ -233,7 +276,7 @@ class _Channel:
             self._answer(self._held.popleft())
         while self._queue and self._is_urgent and self._has_room(has_gathered):
             self._under_way += 1
-            self._launch(self._next_frame(MAX_FRAME_BYTES))
+            self._launch(*self._next_frame(MAX_FRAME_BYTES))
 
     def _has_room(self, has_gathered: bool) -> bool:
         """Whether a call may begin; starts the gather timer where a second call has to wait for it."""
@@ -277,25 +320,29 @@ class _Channel:
             self._answer(answer)
 
     def _answer(self, answer: asyncio.Future[bytes], with_frame: bool = True) -> None:
-        frame = self._next_frame(MAX_ANSWER_BYTES) if with_frame and self._fits_answer() else NOTHING
+        frame = self._next_frame(MAX_ANSWER_BYTES)[0] if with_frame and self._fits_answer() else NOTHING
         if not answer.done():
             answer.set_result(frame)
 
     def _fits_answer(self) -> bool:
         is_counted = self._to_incarnation == self.newest_incarnation
-        return is_counted and bool(self._queue) and len(self._queue[0]) <= MAX_ANSWER_BYTES
+        return is_counted and bool(self._queue) and self._queue[0].size <= MAX_ANSWER_BYTES
 
-    def _next_frame(self, max_bytes: int) -> bytes:
-        taken: list[bytes] = []
+    def _next_frame(self, max_bytes: int) -> tuple[bytes, Sequence[bytes]]:
+        """The next frame, and what is attached to its messages: nothing where `max_bytes` are below ATTACH_BYTES."""
+        taken: list[Encoded] = []
         size = 0
-        while self._queue and (not taken or size + len(self._queue[0]) <= max_bytes):
+        while self._queue and (not taken or size + self._queue[0].size <= max_bytes):
             taken.append(self._queue.popleft())
-            size += len(taken[-1])
+            size += taken[-1].size
         self._queued_bytes -= size
         if not self._queue:
             self._cancel_timers()
         self._number += 1
-        return pack_frame(taken, self._incarnation, self._to_incarnation, self._number)
+        counts = [len(item.attached) for item in taken]
+        encoded = [item.data for item in taken]
+        frame = pack_frame(encoded, self._incarnation, self._to_incarnation, self._number, counts)
+        return frame, [part for item in taken for part in item.attached]
 
 
 class Transport:
@@ -315,7 +362,7 @@ class Transport:
         self._delays_s: Mapping[NodeId, float] = {}
         self._ignored: dict[NodeId, int] = {}
         self._closed = False
-        self._encoded: tuple[Message, bytes] | None = None
+        self._encoded: tuple[Message, Encoded] | None = None
 
     def serve(self, receiver: NodeHost) -> None:
         """Sets the receiver of incoming messages; call before any frame arrives."""
@@ -325,25 +372,26 @@ class Transport:
         """Queues a message for a peer unless the link is cut; one sent to several peers in a row is encoded once."""
         if to not in self._links.cut_to and not self._closed:
             if self._encoded is None or self._encoded[0] is not message:
-                self._encoded = message, encode(message)
-            self._channel(to, message.CONTROL).put(self._encoded[1], message.can_wait)
+                attached: list[bytes] = []
+                self._encoded = message, Encoded(encode(message, attached=attached), attached)
+            self._channel(to, message.CONTROL).put(self._encoded[1], _delay_of(message))
 
     def _channel(self, peer: NodeId, control: bool) -> _Channel:
         channel = self._channels.get((peer, control))
         if channel is None:
 
-            def launch(frame: bytes) -> None:
-                task = asyncio.get_running_loop().create_task(self._make_call(peer, control, frame))
+            def launch(frame: bytes, attached: Sequence[bytes]) -> None:
+                task = asyncio.get_running_loop().create_task(self._make_call(peer, control, frame, attached))
                 self._tasks.add(task)
                 task.add_done_callback(self._end_task)
 
             channel = self._channels[peer, control] = _Channel(self._incarnation, launch, lambda: self._is_running)
         return channel
 
-    async def _make_call(self, peer: NodeId, control: bool, frame: bytes) -> None:
+    async def _make_call(self, peer: NodeId, control: bool, frame: bytes, attached: Sequence[bytes]) -> None:
         try:
             await self._delay(peer)
-            answer = await self._peers(peer, frame, control)
+            answer = await self._peers(peer, frame, control, attached)
             back = self._unpack(peer, answer) if answer != NOTHING and self.accepts_from(peer) else None
             if back is not None:
                 self._observe_frame(peer, control, back)
@@ -359,9 +407,13 @@ class Transport:
         if error is not None:
             self._on_failure(error)
 
-    async def receive(self, sender: NodeId, data: bytes, control: bool) -> bytes:
-        """Handles the frame of a peer's call; returns the frame to answer it with, or NOTHING."""
-        frame = self._unpack(sender, data) if self.accepts_from(sender) else None
+    async def receive(
+        self, sender: NodeId, data: bytes | memoryview, control: bool, attached: Sequence[bytes] = ()
+    ) -> bytes:
+        """Handles the frame of a peer's call, with what is attached to it; returns the frame to answer it with, or
+        NOTHING.
+        """
+        frame = self._unpack(sender, data, attached) if self.accepts_from(sender) else None
         if frame is None:
             return NOTHING
         if frame.number == UNNUMBERED:
@@ -383,8 +435,8 @@ class Transport:
         if (delay_s := self._delays_s.get(peer)) is not None:
             await asyncio.sleep(delay_s)
 
-    def _unpack(self, sender: NodeId, data: bytes) -> Frame | None:
-        frame = unpack_frame(data, lambda error: self._receiver.malformed(sender, error))
+    def _unpack(self, sender: NodeId, data: bytes | memoryview, attached: Sequence[bytes] = ()) -> Frame | None:
+        frame = unpack_frame(data, lambda error: self._receiver.malformed(sender, error), attached)
         newest_ignored = self._ignored.get(sender, UNKNOWN_INCARNATION - 1)
         return None if frame is None or frame.incarnation <= newest_ignored else frame
 

@@ -266,8 +266,30 @@ AUTHORIZER_CLASS_NAME = _node("authorizer.class.name", "", "", "KIP-801", choice
     "Authorizer of requests: `standard` checks access control entries, empty allows everything."
 )
 LISTENERS = _quorum("listeners", "", "", "KIP-103").declare(
-    "Where brokers listen for Kafka's clients: `PLAINTEXT://HOST:PORT`. Broker N listens N above that port, at a free "
-    "one with 0; without a host at the address of its machine. Empty: nowhere."
+    "Where brokers listen for Kafka's clients: `PLAINTEXT://HOST:PORT`, or `SASL_PLAINTEXT://HOST:PORT`. Broker N "
+    "listens N above that port, at a free one with 0; without a host at the address of its machine. Empty: nowhere."
+)
+SOCKET_REQUEST_MAX_BYTES = _node("socket.request.max.bytes", 104_857_600, "bytes", "Kafka", maximum=INT_MAX).declare(
+    "Largest request that a listener for Kafka's clients accepts; a larger one ends its connection."
+)
+MAX_CONNECTIONS = _node("max.connections", INT_MAX, "connections", "KIP-402", maximum=INT_MAX).declare(
+    "Number of connections of Kafka's clients that a broker accepts; another one is closed."
+)
+MAX_CONNECTIONS_PER_IP = _node("max.connections.per.ip", INT_MAX, "connections", "Kafka", maximum=INT_MAX).declare(
+    "Number of connections from one address that a broker accepts; another one is closed."
+)
+CONNECTIONS_MAX_IDLE_MS = _node("connections.max.idle.ms", 600_000, "ms", "Kafka", minimum=-1).declare(
+    "Time without a request after which a broker closes a connection of a Kafka client; -1: never."
+)
+SASL_ENABLED_MECHANISMS = _node(
+    "sasl.enabled.mechanisms", "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512", "", "Kafka (default: GSSAPI)"
+).declare("SASL mechanisms of a listener, separated by commas.")
+SASL_USERS_FILE = _node("sasl.users.file", "", "", "this project").declare(
+    "File of the users of a listener with SASL on each broker's machine, with lines NAME=PASSWORD; it is read when a "
+    "broker starts."
+)
+SASL_MAX_RECEIVE_BYTES = _node("sasl.server.max.receive.size", 524_288, "bytes", "Kafka", maximum=INT_MAX).declare(
+    "Largest request that a listener accepts before a client is authenticated."
 )
 SUPER_USERS = _node("super.users", "", "", "KIP-801").declare(
     "Principals separated by semicolons that the authorizer allows everything."

@@ -1,9 +1,9 @@
 """Node ids, typed aliases, partition names, and the constants that stand for "none".
 
-Brokers are numbered from 0, controllers from 1000, clients from 3000 and load generators, which are clients too, from
-4000; the unclean recovery manager is 2000, the store 2500. A node id is an `int`; the aliases tell readers which kind
-of number a signature expects. `NO_LEADER` is Kafka's -1; in a change record -2 means "unchanged" (requirements G22,
-N15).
+Brokers are numbered from 0, controllers from 1000, clients from 3000; of these, load generators from 4000, and hosts of
+applications that use Kafka's protocol from 6000. The unclean recovery manager is 2000, the store 2500. A node id is an
+`int`; the aliases tell readers which kind of number a signature expects. `NO_LEADER` is Kafka's -1; in a change record
+-2 means "unchanged" (requirements G22, N15).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ RECOVERY_MANAGER = 2000
 STORE = 2500
 FIRST_CLIENT = 3000
 FIRST_LOAD = 4000
+FIRST_APPLICATION = 6000
 CLUSTER_ID = "isray"
 """The default cluster id."""
 METADATA_LOG = "__cluster_metadata/0"
@@ -105,11 +106,18 @@ def is_client(node: NodeId) -> bool:
 
 
 def is_load(node: NodeId) -> bool:
-    return FIRST_LOAD <= node < LISTENER
+    return FIRST_LOAD <= node < FIRST_APPLICATION
+
+
+def is_application(node: NodeId) -> bool:
+    """Whether the node is the host of an application, which reaches brokers by connections to their listeners."""
+    return FIRST_APPLICATION <= node < LISTENER
 
 
 def node_name(node: NodeId) -> str:
-    """The name of a node: `broker-0`, `controller-1000`, `urm`, `store`, `client-3000`, `load-4000`, `driver`."""
+    """The name of a node: `broker-0`, `controller-1000`, `urm`, `store`, `client-3000`, `load-4000`, `app-6000`,
+    `driver`.
+    """
     if is_broker(node):
         return f"broker-{node}"
     if is_controller(node):
@@ -120,4 +128,6 @@ def node_name(node: NodeId) -> str:
         return "store"
     if is_load(node):
         return f"load-{node}"
+    if is_application(node):
+        return f"app-{node}"
     return {LISTENER: "listener", SOCKETS: "sockets", DRIVER: "driver"}.get(node, f"client-{node}")

@@ -8,7 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from experiments.bench import controller, failover, history_check, idle, pipeline, quorum, replication, sim, sweep
+from experiments.bench import (
+    controller,
+    failover,
+    history_check,
+    idle,
+    kafka,
+    pipeline,
+    quorum,
+    replication,
+    sim,
+    sweep,
+)
 from experiments.bench.report import BenchReport
 
 BENCHES: Mapping[str, Callable[..., BenchReport]] = {
@@ -18,6 +29,7 @@ BENCHES: Mapping[str, Callable[..., BenchReport]] = {
     "replication": replication.run,
     "failover": failover.run,
     "idle": idle.run,
+    "kafka": kafka.run,
     "quorum": quorum.run,
     "sweep": sweep.run,
     "pipeline": pipeline.run,

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import median_low
 from typing import TYPE_CHECKING
 
+from experiments.bench.process_usage import cpu_s
 from experiments.bench.report import BenchReport, growth, median_run
 from experiments.engines.port import Loss
 from experiments.engines.ray.session import expect_kills, ray_session, stay_on_loopback
@@ -26,7 +27,7 @@ from protocol.events.base import Trace
 from protocol.events.controller import SessionExpired
 from protocol.events.store import StoreSessionEnded
 from protocol.features import Generation
-from protocol.ids import BrokerId, TimeMs
+from protocol.ids import FIRST_LOAD, BrokerId, TimeMs
 from protocol.messages.commands import AdminCommand, AdminOutcome, ProbeCommand, ProbeOutcome
 from protocol.messages.partitions import ElectionType, ElectLeadersRequest
 from protocol.v3.store.settings import StoreSettings
@@ -60,7 +61,8 @@ controller had in flight to ZooKeeper by default, and a hundred writes per trans
 @dataclass(frozen=True, slots=True)
 class Failover:
     """The figures of one failover in milliseconds after the detection; `detected_ms` counts from the kill. `sessions`
-    and `multi` are those of the store, None without one.
+    and `multi` are those of the store, None without one. `cpu_s` is the processor time of the other nodes from the kill
+    until every partition has acknowledged: unlike the times, other work on the machine hardly changes it.
     """
 
     generation: str
@@ -71,6 +73,7 @@ class Failover:
     all_served_ms: int
     sessions: int | None = None
     multi: int | None = None
+    cpu_s: float = 0.0
 
     @property
     def case(self) -> str:
@@ -80,7 +83,7 @@ class Failover:
 
     def texts(self) -> list[str]:
         times = (self.detected_ms, self.p50_ms, self.max_ms, self.all_served_ms)
-        return [self.case, f"{self.partitions:,}", *(f"{time:,} ms" for time in times)]
+        return [self.case, f"{self.partitions:,}", *(f"{time:,} ms" for time in times), f"{self.cpu_s:.1f} s"]
 
 
 def run(
@@ -114,7 +117,7 @@ def run(
             "sizes": [asdict(one) for one in found],
             "growth_exponent": exponents,
         },
-        columns=("generation", "partitions", "detected after", "p50", "max", "all acknowledged"),
+        columns=("generation", "partitions", "detected after", "p50", "max", "all acknowledged", "processor time"),
         rows=[one.texts() for one in found],
         notes=[f"growth exponent of max in {name} (1 is linear): {exponent:.2f}" for name, exponent in known.items()],
     )
@@ -132,13 +135,18 @@ def _fail_over(generation: Generation, partitions: int, store: StoreSettings | N
         cluster.create_topic(TOPIC, assignments(partitions, victim, survivors))
         _await_leaderships(cluster, partitions, victim)
         _probe(cluster, range(partitions), (victim,), retry_ms)
+        pids = cluster.engine.cluster.pids()
+        others_pids = [pid for node, pid in pids.items() if node not in (victim, FIRST_LOAD)]
+        before_s = cpu_s(others_pids)
         killed_ms = cluster.engine.now_ms()
         cluster.engine.crash(victim, Loss())
         sample = sample_of(partitions)
         others = sorted(set(range(partitions)).difference(sample))
         all_served = _probe(cluster, [*sample, *others], survivors, retry_ms, ahead=len(sample), not_before_ms=QUIET_MS)
+        used_s = cpu_s(others_pids) - before_s
         detected_ms = _detection(cluster, victim, killed_ms)
     found = figures_of(generation, partitions, killed_ms, detected_ms, all_served[: len(sample)], all_served)
+    found = replace(found, cpu_s=round(used_s, 2))
     return found if store is None else replace(found, sessions=store.sessions, multi=store.multi)
 
 

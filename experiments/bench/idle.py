@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from experiments.bench.process_usage import usage_of
+from experiments.bench.process_usage import cpu_s, usage_of
 from experiments.bench.report import BenchReport
 from experiments.engines.port import Loss, TraceEvent
 from experiments.engines.ray.session import expect_kills, ray_session, stay_on_loopback
@@ -137,10 +137,10 @@ def _measure(brokers: int, controllers: int, partitions: int, seconds: int) -> I
         spec = cluster.engine.spec
         nodes = [pids[node] for node in (*spec.broker_ids, *spec.controller_ids)]
         groups = (nodes, list(pids.values()), bare_pids)
-        before = [_cpu_s(group) for group in groups]
+        before = [cpu_s(group) for group in groups]
         time.sleep(seconds)
         cores, all_cores, bare_cores = (
-            round((_cpu_s(group) - begun) / seconds, 4) for group, begun in zip(groups, before, strict=True)
+            round((cpu_s(group) - begun) / seconds, 4) for group, begun in zip(groups, before, strict=True)
         )
         bare.close()
         return IdleFigures(
@@ -201,11 +201,6 @@ def _restart(cluster: BenchCluster, broker: BrokerId) -> float:
 
 def _is_running(event: TraceEvent) -> bool:
     return isinstance(event.trace, BrokerStateChanged) and event.trace.state == LifecycleState.RUNNING.value
-
-
-def _cpu_s(pids: Iterable[int]) -> float:
-    """The processor time of processes so far; one that has ended counts nothing."""
-    return sum(usage[0] for pid in pids if (usage := usage_of(pid)) is not None)
 
 
 def _resident_mb(pids: Iterable[int]) -> float:

@@ -1,9 +1,9 @@
 """`isray bench replication`: throughput and latency of the data path on Ray, compared with bare Ray actor calls
 (`experiments/bench/ceiling.py`) over the same hops; docs/benchmarks.md describes the setting and the columns.
 
-A batch counts when its acknowledgement has arrived. The goals are an `of_ceiling` of at least 0.5 under load, at 64 KiB
-and eight partitions, and at most 3 `hop_round_trips` under light load. Cluster and ceiling are measured alternately,
-`repeats` times each; the report has the run with the median ratio.
+A batch counts when its acknowledgement has arrived. The goals are an `of_ceiling` of at least 0.7 with 1 MiB, and with
+64 KiB of 0.8 with one partition and 0.95 with eight; and at most 3 `call_round_trips` under light load. Cluster and
+ceiling are measured alternately, `repeats` times each; the report has the run with the median ratio.
 """
 
 from __future__ import annotations

@@ -108,6 +108,20 @@ def idle(
     _measure({"idle": (_sizes(partitions), brokers, controllers, seconds)}, as_json or context.obj)
 
 
+@app.register("kafka", "isray bench kafka --json")
+def kafka(
+    context: typer.Context,
+    sizes: Annotated[str, option("BYTES,...", "Sizes of a record.")] = "1024,65536,1048576",
+    seconds: Annotated[int, option("N", "How long each run measures.", min=1)] = 4,
+    beside: Annotated[
+        str | None, option("HOST:PORT", "Another cluster for the same client, with a topic bench.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Kafka's protocol at a listener: the state machine alone, and a producer of librdkafka's with acks=all."""
+    _measure({"kafka": (_sizes(sizes, "--sizes"), seconds, beside)}, as_json or context.obj)
+
+
 @app.register("quorum", "isray bench quorum --json")
 def quorum(
     context: typer.Context,

@@ -291,7 +291,7 @@ class Runner:
         """
         assert isinstance(self.engine, CheckedEngine)
         if self._injector is None:
-            topics = {topic.name: self._as_placed(topic) for topic in self.scenario.topics}
+            topics = {topic.name: self.as_placed(topic) for topic in self.scenario.topics}
             self._injector = Injector(Controls(self.engine, topics, self.clients.next_id, within_tolerance=False))
         fault = fields.fault.model_copy(update={"at_ms": self.engine.now_ms(), "duration_ms": fields.duration})
         self._restartable |= {node: self._incarnation(node) for node in fault.nodes}
@@ -313,7 +313,7 @@ class Runner:
                 self._await_start(node, epoch)
                 self._restartable[node] = self._incarnation(node)
 
-    def _as_placed(self, topic: model.TopicModel) -> model.TopicModel:
+    def as_placed(self, topic: model.TopicModel) -> model.TopicModel:
         """The topic with the replicas that the controller has placed, where the scenario does not assign them."""
         view = self.engine.published()
         placed = [

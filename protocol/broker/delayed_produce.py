@@ -47,9 +47,12 @@ class DelayedProduces:
 
     def complete(self, replica: Replica, error: ErrorCode) -> None:
         """Answers the requests below the high watermark with NONE, or NOT_ENOUGH_REPLICAS_AFTER_APPEND (E6)."""
-        queue = replica.delayed_produces
-        while queue and queue[0].required_offset <= replica.log.high_watermark:
-            self._respond(queue.popleft(), error)
+        queue, done = replica.delayed_produces, 0
+        while done < len(queue) and queue[done].required_offset <= replica.log.high_watermark:
+            self._respond(queue[done], error)
+            done += 1
+        if done:
+            del queue[:done]
 
     def fail(self, replica: Replica, error: ErrorCode) -> None:
         for delayed in replica.delayed_produces:

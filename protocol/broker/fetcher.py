@@ -40,7 +40,7 @@ _NOT_SET: Final[TimeMs] = 2**62
 
 def fetcher_of(key: TopicIdPartition, fetchers: int) -> int:
     """The index, below `fetchers`, of the fetcher that a partition is assigned to."""
-    return (crc32(key.topic_id.encode()) + key.partition) % fetchers
+    return 0 if fetchers == 1 else (crc32(key.topic_id.encode()) + key.partition) % fetchers
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from protocol.client.context import DEADLINE_PREFIX, WATCH_MS, WATCH_PREFIX, Cli
 from protocol.config import DELIVERY_TIMEOUT_MS, INT_MAX, RETRY_BACKOFF_MS
 from protocol.errors import RETRIABLE, ErrorCode
 from protocol.ids import NO_EPOCH, NO_LEADER, NO_OFFSET, NodeId, Offset, TimeMs
+from protocol.log.checksum import is_intact
 from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import ConsumeCommand, ConsumeOutcome
 from protocol.messages.data import (
@@ -143,6 +144,10 @@ class Read:
             self._add_batches(now_ms, response)
 
     def _add_batches(self, now_ms: TimeMs, response: ConsumeResponse) -> None:
+        """Takes the batches of a response; reads them again if one does not match its checksum."""
+        if not all(is_intact(batch, self._context.checksum) for batch in response.batches):
+            self._search_later(now_ms, ErrorCode.CORRUPT_MESSAGE)
+            return
         self._batches += response.batches
         self._size_bytes += sum([len(batch.payload) for batch in response.batches])
         self._high_watermark = max(self._high_watermark, response.high_watermark)

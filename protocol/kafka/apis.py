@@ -7,14 +7,13 @@ the requests of brokers and controllers to each other. `docs/reference/kafka-api
 
 from __future__ import annotations
 
-from protocol.kafka import acls, cluster, configs, offsets, partitions, produce, quorum, topics
+from protocol.kafka import acls, cluster, configs, offsets, partitions, produce, quorum, sasl, topics
 from protocol.kafka.api import Api
+from protocol.kafka.connection import SASL_AUTHENTICATE, SASL_HANDSHAKE
+from protocol.kafka.wire import API_VERSIONS
 
 PRODUCE = 0
 FETCH = 1
-API_VERSIONS = 18
-SASL_HANDSHAKE = 17
-SASL_AUTHENTICATE = 36
 
 
 STATELESS = (
@@ -24,6 +23,8 @@ STATELESS = (
     Api(API_VERSIONS, "ApiVersions", 0, 3, cluster.api_versions),
     Api(22, "InitProducerId", 0, 5, produce.init_producer_id),
     Api(23, "OffsetForLeaderEpoch", 2, 4, offsets.offset_for_leader_epoch),
+    Api(SASL_HANDSHAKE, "SaslHandshake", 0, 1, sasl.handshake),
+    Api(SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, sasl.authenticate),
     Api(60, "DescribeCluster", 0, 1, cluster.describe_cluster),
     Api(19, "CreateTopics", 2, 7, topics.create_topics),
     Api(20, "DeleteTopics", 1, 6, topics.delete_topics),

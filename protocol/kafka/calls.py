@@ -19,11 +19,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from protocol.contract import Outbox
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, ProtocolInvariantError
 from protocol.ids import NO_LEADER, NodeId, TimeMs
 from protocol.messages.base import ClientRequest, Response
 
@@ -33,6 +33,10 @@ CONTROLLER: NodeId = -11
 """The active controller, as a destination."""
 RETRY_MS = 1_000
 NOT_ACTIVE_RETRY_MS = 50
+MAX_WAIT_MS = 900_000
+"""How long a handler waits for responses at most, whatever timeout its request has."""
+PRUNE_FROM = 1_024
+"""Number of entries in the queue of times from which those of waits that are over are removed now and then."""
 _NOT_ACTIVE = (ErrorCode.NOT_CONTROLLER, ErrorCode.BROKER_NOT_AVAILABLE)
 
 
@@ -91,10 +95,14 @@ class _Task:
     """Correlation ids of its requests that have no response yet."""
 
 
+def _ended(now_ms: TimeMs, value: Any) -> None:
+    """What a handler that has returned does when it returns."""
+    raise ProtocolInvariantError("a handler has returned twice")
+
+
 @dataclass(eq=False, slots=True)
 class _Sent:
     task: _Task
-    awaited: int
     place: int
     call: Call
     deadline_ms: TimeMs
@@ -112,8 +120,9 @@ class Tasks:
         self._controller = controller
         self._sent: dict[int, _Sent] = {}
         self._last_id = 0
-        self._due: list[tuple[TimeMs, int, Callable[[TimeMs], None]]] = []
+        self._due: list[_Due] = []
         self._entries = 0
+        self._prune_at = PRUNE_FROM
 
     @property
     def next_due_ms(self) -> TimeMs | None:
@@ -127,10 +136,14 @@ class Tasks:
         """A request to the broker that gets no response."""
         self.to_broker.append(request)
 
-    def at(self, at_ms: TimeMs, act: Callable[[TimeMs], None]) -> None:
-        """Calls `act(now_ms)` at a time."""
+    def at(self, at_ms: TimeMs, act: Callable[[TimeMs], None], task: _Task | None = None) -> None:
+        """Calls `act(now_ms)` at a time; where it is for the present wait of a task, only while that lasts."""
         self._entries += 1
-        heappush(self._due, (at_ms, self._entries, act))
+        heappush(self._due, (at_ms, self._entries, act, task, 0 if task is None else task.awaited))
+        if len(self._due) >= self._prune_at:
+            self._due = [entry for entry in self._due if _is_due(entry)]
+            heapify(self._due)
+            self._prune_at = max(PRUNE_FROM, 2 * len(self._due))
 
     def receive(self, now_ms: TimeMs, response: Response) -> None:
         """A response of the broker or of a controller."""
@@ -138,7 +151,7 @@ class Tasks:
         if sent is None:
             return
         if sent.call.to == CONTROLLER and response.error in _NOT_ACTIVE and now_ms < sent.deadline_ms:
-            self.at(now_ms + NOT_ACTIVE_RETRY_MS, lambda later_ms: self._retry(later_ms, sent))
+            self.at(now_ms + NOT_ACTIVE_RETRY_MS, lambda later_ms: self._retry(later_ms, sent), sent.task)
             return
         task = sent.task
         task.answers[sent.place] = response
@@ -155,7 +168,9 @@ class Tasks:
     def fire(self, now_ms: TimeMs) -> None:
         """Carries out what is due."""
         while self._due and self._due[0][0] <= now_ms:
-            heappop(self._due)[2](now_ms)
+            entry = heappop(self._due)
+            if _is_due(entry):
+                entry[2](now_ms)
 
     def _take(self, number: int) -> _Sent | None:
         sent = self._sent.pop(number, None)
@@ -171,22 +186,23 @@ class Tasks:
         try:
             wanted = task.handler.send(value)
         except StopIteration as end:
-            task.done(now_ms, end.value)
+            done, task.done, task.answers = task.done, _ended, []  # its deadlines are still in the queue
+            done(now_ms, end.value)
             return
-        awaited = task.awaited
         if isinstance(wanted, Signal):
             wanted.waiting = task
             signal = wanted
-            self.at(wanted.deadline_ms, lambda later_ms: self._expire_signal(later_ms, signal, task, awaited))
+            self.at(wanted.deadline_ms, lambda later_ms: self._expire_signal(later_ms, signal, task), task)
             return
         task.answers = [None] * len(wanted.calls)
         task.is_enough, task.missing = wanted.is_enough, len(wanted.calls)
         if not wanted.calls:
             self._resume(now_ms, task, task.answers)
             return
-        self.at(wanted.deadline_ms, lambda later_ms: self._expire(later_ms, task, awaited))
+        deadline_ms = min(wanted.deadline_ms, now_ms + MAX_WAIT_MS)
+        self.at(deadline_ms, lambda later_ms: self._resume(later_ms, task, task.answers), task)
         for place, call in enumerate(wanted.calls):
-            self._send(now_ms, _Sent(task, awaited, place, call, wanted.deadline_ms))
+            self._send(now_ms, _Sent(task, place, call, deadline_ms))
 
     def _send(self, now_ms: TimeMs, sent: _Sent) -> None:
         self._last_id = number = self._last_id % (2**31 - 1) + 1
@@ -199,7 +215,7 @@ class Tasks:
             sent.receiver = self._controller()
             if sent.receiver != NO_LEADER:
                 self._out.send(sent.receiver, request)
-            self.at(now_ms + RETRY_MS, lambda later_ms: self._repeat(later_ms, number))
+            self.at(now_ms + RETRY_MS, lambda later_ms: self._repeat(later_ms, number), sent.task)
         else:
             self._out.send(sent.call.to, request)
 
@@ -209,20 +225,25 @@ class Tasks:
         if sent is None:
             return
         if sent.call.is_change and self._controller() == sent.receiver != NO_LEADER:
-            self.at(now_ms + RETRY_MS, lambda later_ms: self._repeat(later_ms, number))
+            self.at(now_ms + RETRY_MS, lambda later_ms: self._repeat(later_ms, number), sent.task)
             return
         self._take(number)
         self._retry(now_ms, sent)
 
     def _retry(self, now_ms: TimeMs, sent: _Sent) -> None:
-        if sent.awaited == sent.task.awaited and now_ms < sent.deadline_ms:
+        if now_ms < sent.deadline_ms:
             self._send(now_ms, sent)
 
-    def _expire(self, now_ms: TimeMs, task: _Task, awaited: int) -> None:
-        if task.awaited == awaited:
-            self._resume(now_ms, task, task.answers)
-
-    def _expire_signal(self, now_ms: TimeMs, signal: Signal, task: _Task, awaited: int) -> None:
-        if task.awaited == awaited and signal.waiting is task:
+    def _expire_signal(self, now_ms: TimeMs, signal: Signal, task: _Task) -> None:
+        if signal.waiting is task:
             signal.waiting = None
             self._resume(now_ms, task, None)
+
+
+_Due = tuple[TimeMs, int, Callable[[TimeMs], None], _Task | None, int]
+"""When, the number of the entry, what to do, and the task and its wait where it is for one."""
+
+
+def _is_due(entry: _Due) -> bool:
+    task = entry[3]
+    return task is None or task.awaited == entry[4]

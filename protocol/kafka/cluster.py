@@ -22,6 +22,8 @@ from protocol.metadata.image import MetadataImage, TopicImage
 from protocol.metadata.partition import PartitionState
 from protocol.metadata.queries import is_offline
 
+_NAMES_BY_ID = 12
+"""The version of Metadata from which a topic may be named by its id alone."""
 INTERNAL_TOPICS = frozenset({"__consumer_offsets"})
 
 
@@ -47,6 +49,8 @@ def metadata(view: View, client: Client, request: KafkaRequest) -> Values:
             for _, topic in sorted((topic.name, topic) for topic in view.image.topics.values())
             if may(view.image, client.principal, AclOperation.DESCRIBE, topic.name)
         ]
+    elif request.version < _NAMES_BY_ID and any(item.name is None for item in topics):
+        described = [_failed(item.name or "", NO_UUID, ErrorCode.INVALID_REQUEST) for item in topics]
     else:
         described = [_named_topic(view, item, client.principal, has_operations) for item in topics]
     return {
@@ -94,10 +98,14 @@ def _named_topic(view: View, item: Any, principal: str, has_operations: bool) ->
         error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     if error is ErrorCode.NONE and topic is not None:
         return _topic(view, topic, principal, has_operations)
+    return _failed(name, topic_id or NO_UUID, error)
+
+
+def _failed(name: str | None, topic_id: Any, error: ErrorCode) -> Values:
     return {
         "error_code": error,
         "name": name,
-        "topic_id": topic_id or NO_UUID,
+        "topic_id": topic_id,
         "is_internal": name in INTERNAL_TOPICS,
         "partitions": (),
         "topic_authorized_operations": NO_AUTHORIZED_OPERATIONS,

@@ -15,9 +15,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from protocol.errors import MalformedMessageError
+from protocol.ids import TimeMs
 from protocol.kafka.view import Client
-from protocol.kafka.wire import FrameReader, KafkaRequest, decode_request, request_head
+from protocol.kafka.wire import API_VERSIONS, FrameReader, KafkaRequest, decode_request, request_head
 from protocol.messages.base import ANONYMOUS
+
+SASL_HANDSHAKE = 17
+SASL_AUTHENTICATE = 36
+BEFORE_AUTHENTICATION = frozenset({API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE})
 
 
 @dataclass(eq=False)
@@ -32,11 +37,14 @@ class Connection:
     is_closed: bool = False
     is_congested: bool = False
     """Whether responses wait at the transport, because the client does not read."""
+    is_draining: bool = False
+    """Whether the requests in its buffer are being handled one after the other."""
+    last_active_ms: TimeMs = 0
 
     def feed(self, data: bytes) -> None:
         self.frames.feed(data)
 
-    def next_request(self) -> KafkaRequest | UnsupportedRequest | None:
+    def next_request(self) -> Incoming | None:
         """The next request to handle; None while one is being handled, or the client does not read, or the next has not
         arrived whole. Raises MalformedMessageError where the connection must end.
         """
@@ -45,7 +53,11 @@ class Connection:
         body = self.frames.next()
         if body is None:
             return None
+        if self.client.sasl is not None and self.client.sasl.expects_frames:
+            return Token(body)
         head = request_head(body)
+        if self.client.must_authenticate and head.api_key not in BEFORE_AUTHENTICATION:
+            raise MalformedMessageError(f"found API {head.api_key} before authentication")
         if not self.supports(head.api_key, head.version):
             return UnsupportedRequest(head.api_key, head.version, head.correlation_id)
         request = decode_request(head, body)
@@ -55,6 +67,13 @@ class Connection:
     @property
     def principal(self) -> str:
         return self.client.principal or ANONYMOUS
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A frame that is a token of SASL, after version 0 of SaslHandshake."""
+
+    data: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +89,6 @@ class UnsupportedRequest:
         return MalformedMessageError(
             f"found API {self.api_key} version {self.version}, which ApiVersions does not list"
         )
+
+
+Incoming = KafkaRequest | UnsupportedRequest | Token

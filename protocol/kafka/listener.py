@@ -17,33 +17,37 @@ from protocol.contract import Outbox
 from protocol.errors import ErrorCode, MalformedMessageError
 from protocol.ids import NodeId, TimeMs
 from protocol.kafka.api import Api
-from protocol.kafka.apis import API_VERSIONS, FETCH, STATELESS
+from protocol.kafka.apis import FETCH, STATELESS
 from protocol.kafka.calls import Tasks
 from protocol.kafka.cluster import supported
-from protocol.kafka.connection import Connection, UnsupportedRequest
+from protocol.kafka.connection import Connection, Incoming, Token, UnsupportedRequest
 from protocol.kafka.fetch import KafkaFetchSessions, fetch
 from protocol.kafka.groups.apis import group_apis
 from protocol.kafka.groups.coordinator import Coordinator
 from protocol.kafka.groups.shards import Shards
+from protocol.kafka.limits import ConnectionKey, Connections
 from protocol.kafka.produce import NO_RESPONSE, REFUSED_WITHOUT_ACKS
-from protocol.kafka.view import Client, View
-from protocol.kafka.wire import FrameReader, KafkaRequest, Values, encode_response
+from protocol.kafka.sasl import Sasl, SaslFailed, SaslSession
+from protocol.kafka.view import Client, LastResponse, View
+from protocol.kafka.wire import API_VERSIONS, FrameReader, KafkaRequest, Values, encode_response
 from protocol.log.checksum import Checksum
 from protocol.messages.base import ANONYMOUS, Response
 from protocol.messages.connections import ClientBytes, ClientCongested, ClientConnected, ClientDisconnected
 
 TIMER = "kafka/"
 """The one timer of a listener."""
-MAX_REQUEST_BYTES = 100 * 1024 * 1024
-"""The default of `socket.request.max.bytes`."""
-ConnectionKey = tuple[NodeId, int]
-"""The node at the other end, and its number of the connection."""
+PIPELINED_REQUESTS = 2
+"""How many requests of the largest size may wait in the buffer of a connection; with more it ends."""
 
 
 class KafkaListener:
-    """The connections of one broker. What it sends is in `out`; `tasks.to_broker` has requests to its own broker."""
+    """The connections of one broker. What it sends is in `out`; `tasks.to_broker` has requests to its own broker. With
+    `sasl` clients must authenticate.
+    """
 
-    def __init__(self, context: BrokerContext, checksum: Checksum, cluster_id: str, rng: Random) -> None:
+    def __init__(
+        self, context: BrokerContext, checksum: Checksum, cluster_id: str, rng: Random, sasl: Sasl | None = None
+    ) -> None:
         self.out = Outbox()
         self.tasks = Tasks(self.out, lambda: context.controller_id)
         self._view = View(context, self.tasks, checksum, cluster_id, rng, {})
@@ -52,12 +56,17 @@ class KafkaListener:
         self._apis = {api.key: api for api in served}
         self._view.supported |= {api.key: (api.low, api.high) for api in served}
         self._sessions = KafkaFetchSessions()
-        self._connections: dict[ConnectionKey, Connection] = {}
+        self._sasl = sasl
+        self._connections = Connections(context.config)
         self._timer_ms: TimeMs | None = None
 
     @property
     def apis(self) -> Collection[Api]:
         return self._apis.values()
+
+    @property
+    def connections(self) -> Collection[Connection]:
+        return self._connections.all()
 
     @property
     def connection_count(self) -> int:
@@ -69,9 +78,9 @@ class KafkaListener:
         if isinstance(message, ClientBytes):
             self._receive_data(now_ms, (peer, message.connection), message.data)
         elif isinstance(message, ClientConnected):
-            self._open(peer, message)
+            self._open(now_ms, peer, message)
         elif isinstance(message, ClientDisconnected):
-            self._forget((peer, message.connection))
+            self._connections.remove((peer, message.connection))
         elif isinstance(message, ClientCongested):
             self._set_congested(now_ms, (peer, message.connection), message.is_congested)
         elif isinstance(message, Response):
@@ -89,18 +98,27 @@ class KafkaListener:
         self._view.now_ms = now_ms
         self._timer_ms = None
         self.tasks.fire(now_ms)
+        for key in self._connections.idle(now_ms):
+            self._close(key, f"idle for {self._connections.idle_ms} ms")
         self._set_timer()
 
     def _set_timer(self) -> None:
-        due_ms = self.tasks.next_due_ms
+        times = (self.tasks.next_due_ms, self._connections.next_idle_ms)
+        due_ms = min((time for time in times if time is not None), default=None)
         if due_ms is not None and (self._timer_ms is None or due_ms < self._timer_ms):
             self._timer_ms = due_ms
             self.out.set_timer(TIMER, due_ms)
 
-    def _open(self, peer: NodeId, opened: ClientConnected) -> None:
+    def _open(self, now_ms: TimeMs, peer: NodeId, opened: ClientConnected) -> None:
+        key = (peer, opened.connection)
+        if reason := self._connections.refusal(peer, opened.peer):
+            self._close(key, reason)
+            return
         client = Client(opened.peer, principal=opened.principal or ANONYMOUS)
-        connection = Connection(FrameReader(MAX_REQUEST_BYTES), self._supports, client)
-        self._connections[peer, opened.connection] = connection
+        limit = self._connections.request_bytes
+        if self._sasl is not None:
+            client.sasl, limit = SaslSession(self._sasl), self._connections.token_bytes
+        self._connections.add(key, Connection(FrameReader(limit), self._supports, client), now_ms)
 
     def _supports(self, api_key: int, version: int) -> bool:
         api = self._apis.get(api_key)
@@ -110,8 +128,12 @@ class KafkaListener:
         connection = self._connections.get(key)
         if connection is None:  # closed by this side, which the other end does not know yet
             return
+        self._connections.touch(key, now_ms)
         connection.feed(data)
         self._handle_next(now_ms, key, connection)
+        waiting = connection.frames.waiting_bytes
+        if not connection.is_closed and waiting > PIPELINED_REQUESTS * self._connections.request_bytes:
+            self._close(key, f"{waiting} bytes of requests wait")
 
     def _set_congested(self, now_ms: TimeMs, key: ConnectionKey, is_congested: bool) -> None:
         connection = self._connections.get(key)
@@ -120,26 +142,29 @@ class KafkaListener:
             self._handle_next(now_ms, key, connection)
 
     def _handle_next(self, now_ms: TimeMs, key: ConnectionKey, connection: Connection) -> None:
-        while True:
-            try:
-                request = connection.next_request()
-                if isinstance(request, UnsupportedRequest) and request.api_key != API_VERSIONS:
-                    raise request.refusal()
-            except MalformedMessageError as error:
-                self._close(key, str(error))
-                return
-            if request is None:
-                return
-            if isinstance(request, UnsupportedRequest):
-                values = supported(self._view.supported, ErrorCode.UNSUPPORTED_VERSION)
-                self._write(key, encode_response(API_VERSIONS, 0, request.correlation_id, values))
-                continue
-            connection.is_busy = True
-            self._handle(now_ms, key, connection, request)
-            if connection.is_busy:
-                return
+        """Handles requests until one of them waits, or none is left."""
+        if connection.is_draining:  # a handler that was done at once: the loop goes on
+            return
+        connection.is_draining = True
+        try:
+            while not connection.is_busy and (request := connection.next_request()) is not None:
+                self._handle(now_ms, key, connection, request)
+        except MalformedMessageError as error:
+            self._close(key, str(error))
+        finally:
+            connection.is_draining = False
 
-    def _handle(self, now_ms: TimeMs, key: ConnectionKey, connection: Connection, request: KafkaRequest) -> None:
+    def _handle(self, now_ms: TimeMs, key: ConnectionKey, connection: Connection, request: Incoming) -> None:
+        if isinstance(request, Token):
+            self._take_token(key, connection, request)
+            return
+        if isinstance(request, UnsupportedRequest):
+            if request.api_key != API_VERSIONS:
+                raise request.refusal()
+            values = supported(self._view.supported, ErrorCode.UNSUPPORTED_VERSION)
+            self._write(key, encode_response(API_VERSIONS, 0, request.correlation_id, values))
+            return
+        connection.is_busy = True
         result = self._apis[request.api_key].handler(self._view, connection.client, request)
         if isinstance(result, Generator):
             self.tasks.run(now_ms, result, partial(self._finish, key, connection, request))
@@ -160,8 +185,27 @@ class KafkaListener:
         if result is REFUSED_WITHOUT_ACKS:
             self._close(key, "a batch with acks=0 was refused")
             return
-        values: Values = result
+        is_last = isinstance(result, LastResponse)
+        values: Values = result.values if is_last else result
         self._write(key, encode_response(request.api_key, request.version, request.correlation_id, values))
+        if is_last:
+            self._close(key, "authentication failed")
+        elif not connection.client.must_authenticate:
+            connection.frames.max_bytes = self._connections.request_bytes
+
+    def _take_token(self, key: ConnectionKey, connection: Connection, token: Token) -> None:
+        """A token of SASL that is a frame of its own."""
+        session = connection.client.sasl
+        if session is None:
+            raise MalformedMessageError("found a token of SASL; allowed: a request")
+        try:
+            answer = session.step(connection.client, token.data)
+        except SaslFailed as failed:
+            self._close(key, f"authentication failed: {failed}")
+            return
+        self._write(key, len(answer).to_bytes(4, "big") + answer)
+        if session.is_complete:
+            connection.frames.max_bytes = self._connections.request_bytes
 
     def _write(self, key: ConnectionKey, frame: bytes) -> None:
         peer, number = key
@@ -169,13 +213,8 @@ class KafkaListener:
 
     def _close(self, key: ConnectionKey, reason: str) -> None:
         peer, number = key
-        self._forget(key)
+        self._connections.remove(key)
         self.out.send(peer, ClientDisconnected(connection=number, reason=reason))
-
-    def _forget(self, key: ConnectionKey) -> None:
-        connection = self._connections.pop(key, None)
-        if connection is not None:
-            connection.is_closed = True
 
     def _fetch(self, view: View, client: Client, request: KafkaRequest) -> Any:
         return fetch(view, self._sessions, client, request)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from protocol.errors import ErrorCode
 from protocol.ids import NO_EPOCH
 from protocol.kafka.calls import BROKER, Call, Calls, Handler
 from protocol.kafka.view import Client, View, epoch_error
-from protocol.kafka.wire import KafkaRequest, Values
+from protocol.kafka.wire import KafkaRequest
 from protocol.messages.base import ClientRequest, Response
 from protocol.messages.data import (
+    MAX_TIMESTAMP,
+    ConsumeRequest,
+    ConsumeResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
+from protocol.messages.kafka_batch import CompressedBatch, is_kafka, records_of
 
 WAIT_MS = 30_000
 
@@ -32,10 +37,10 @@ def list_offsets(view: View, client: Client, request: KafkaRequest) -> Handler:
             principal=client.principal,
             topic=topic,
             partition=item.partition_index,
-            timestamp=_ms_of(item.timestamp),
+            timestamp=item.timestamp,
         )
 
-    def result(item: Any, error: ErrorCode, answer: Response | None) -> Values:
+    def result(item: Any, error: ErrorCode, answer: Response | None) -> dict[str, Any]:
         found = answer if isinstance(answer, ListOffsetsResponse) else ListOffsetsResponse(correlation_id=0)
         return {
             "partition_index": item.partition_index,
@@ -46,7 +51,45 @@ def list_offsets(view: View, client: Client, request: KafkaRequest) -> Handler:
         }
 
     topics = yield from _each(view, request.body.topics, "name", "partition_index", ask, result)
+    wanted = {(topic.name, item.partition_index): item.timestamp for topic in request.body.topics
+              for item in topic.partitions}  # fmt: skip
+    found = [(name, values) for name, partitions in topics for values in partitions if values["offset"] >= 0]
+    by_time = [(name, values) for name, values in found if values["timestamp"] >= 0]
+    yield from _find_records(view, client, by_time, wanted)
     return {"topics": [{"name": name, "partitions": partitions} for name, partitions in topics]}
+
+
+def _find_records(
+    view: View, client: Client, found: list[tuple[str, dict[str, Any]]], wanted: dict[tuple[str, int], int]
+) -> Handler:
+    """Replaces the base offset of each batch that was found by time by the offset of the record in it. A batch whose
+    records cannot be read here (compressed with a codec other than gzip) keeps its base offset.
+    """
+    calls = [
+        Call(
+            BROKER,
+            ConsumeRequest(
+                correlation_id=0,
+                principal=client.principal,
+                topic=name,
+                partition=values["partition_index"],
+                fetch_offset=values["offset"],
+                max_bytes=0,
+            ),
+        )
+        for name, values in found
+    ]
+    answers = yield Calls(calls, view.now_ms + WAIT_MS)
+    for (name, values), answer in zip(found, answers, strict=True):
+        if not isinstance(answer, ConsumeResponse) or not answer.batches or not is_kafka(answer.batches[0].payload):
+            continue
+        timestamp = wanted[name, values["partition_index"]]
+        timestamp = values["timestamp"] if timestamp == MAX_TIMESTAMP else timestamp
+        with suppress(CompressedBatch):
+            records = records_of(answer.batches[0])
+            record = next((record for record in records if record.timestamp_ms >= timestamp), None)
+            if record is not None:
+                values["offset"], values["timestamp"] = record.offset, record.timestamp_ms
 
 
 def offset_for_leader_epoch(view: View, client: Client, request: KafkaRequest) -> Handler:
@@ -61,7 +104,7 @@ def offset_for_leader_epoch(view: View, client: Client, request: KafkaRequest) -
             leader_epoch=item.leader_epoch,
         )
 
-    def result(item: Any, error: ErrorCode, answer: Response | None) -> Values:
+    def result(item: Any, error: ErrorCode, answer: Response | None) -> dict[str, Any]:
         none = OffsetForLeaderEpochResponse(correlation_id=0)
         found = answer if isinstance(answer, OffsetForLeaderEpochResponse) else none
         return {
@@ -75,17 +118,13 @@ def offset_for_leader_epoch(view: View, client: Client, request: KafkaRequest) -
     return {"topics": [{"topic": name, "partitions": partitions} for name, partitions in topics]}
 
 
-def _ms_of(timestamp: Any) -> int:
-    return int(timestamp)
-
-
 def _each(
     view: View,
     topics: Any,
     name_field: str,
     index_field: str,
     ask: Callable[[str, Any], ClientRequest],
-    result: Callable[[Any, ErrorCode, Response | None], Values],
+    result: Callable[[Any, ErrorCode, Response | None], dict[str, Any]],
 ) -> Any:
     """Asks the broker about every partition of a request, and returns (topic, results) of each topic. A leader epoch
     of the client that is not the broker's is an error before anything is asked.
@@ -104,7 +143,7 @@ def _each(
             if error is ErrorCode.NONE:
                 calls.append(Call(BROKER, ask(name, item)))
     answers = iter((yield Calls(calls, view.now_ms + WAIT_MS)))
-    results: dict[str, list[Values]] = {getattr(topic, name_field): [] for topic in topics}
+    results: dict[str, list[dict[str, Any]]] = {getattr(topic, name_field): [] for topic in topics}
     for name, item, error in places:
         answer = next(answers) if error is ErrorCode.NONE else None
         if answer is not None:

@@ -20,6 +20,7 @@ from protocol.metadata.partition import PartitionState
 
 if TYPE_CHECKING:
     from protocol.broker.context import BrokerContext
+    from protocol.kafka.sasl import SaslSession
 
 NO_UUID = UUID(int=0)
 
@@ -32,6 +33,19 @@ class Client:
     client_id: str = ""
     principal: str = ANONYMOUS
     software: str = ""
+    sasl: SaslSession | None = None
+    """The authentication, on a listener with SASL."""
+
+    @property
+    def must_authenticate(self) -> bool:
+        return self.sasl is not None and not self.sasl.is_complete
+
+
+@dataclass(frozen=True, slots=True)
+class LastResponse:
+    """What a handler returns where the connection ends after the response with these values."""
+
+    values: Values
 
 
 @dataclass(eq=False)

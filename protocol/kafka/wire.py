@@ -29,6 +29,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import DecodeError
 
 from protocol.errors import MalformedMessageError
+from protocol.kafka.lengths import check_lengths
 
 _LENGTH = struct.Struct(">i")
 _KEY_AND_VERSION = struct.Struct(">hh")
@@ -63,8 +64,12 @@ class FrameReader:
     """Cuts a stream of bytes into the bodies of frames of at most `max_bytes` (`socket.request.max.bytes`)."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._buffer = bytearray()
+
+    @property
+    def waiting_bytes(self) -> int:
+        return len(self._buffer)
 
     def feed(self, data: bytes) -> None:
         self._buffer += data
@@ -76,8 +81,8 @@ class FrameReader:
         if len(self._buffer) < _LENGTH.size:
             return None
         (length,) = _LENGTH.unpack_from(self._buffer)
-        if not 0 <= length <= self._max_bytes:
-            raise MalformedMessageError(f"found a frame of {length} bytes; allowed: 0 to {self._max_bytes}")
+        if not 0 <= length <= self.max_bytes:
+            raise MalformedMessageError(f"found a frame of {length} bytes; allowed: 0 to {self.max_bytes}")
         end = _LENGTH.size + length
         if len(self._buffer) < end:
             return None
@@ -102,8 +107,11 @@ def decode_request(head: RequestHead, body: bytes) -> KafkaRequest:
     read_header, read_payload = _request_readers(head.api_key, head.version)
     try:
         header, size = read_header(body, 0)
+        check_lengths(load_request_schema(head.api_key, head.version), body, size)
         payload, _ = read_payload(body, size)
-    except (DecodeError, ValueError, IndexError, OverflowError) as error:
+        kind: Any = type(payload)
+        _null_check(kind)(payload)
+    except (DecodeError, ValueError, LookupError, OverflowError) as error:
         raise MalformedMessageError(f"API {head.api_key} version {head.version}: {error}") from error
     return KafkaRequest(head.api_key, head.version, head.correlation_id, header.client_id or "", payload, len(body))
 
@@ -122,6 +130,22 @@ def encode_response(api_key: int, version: int, correlation_id: int, values: Val
     return bytes(frame)
 
 
+def decode_response(head: RequestHead, body: bytes) -> Any:
+    """kio's object of the response to a request, from the body of its frame. DecodeError or ValueError for bytes that
+    do not fit the schema.
+    """
+    read, start = _response_reader(head.api_key, head.version)
+    return read(body, start)[0]
+
+
+@cache
+def _response_reader(api_key: int, version: int) -> tuple[Callable[..., Any], int]:
+    """The reader of a response, and where it begins behind its header."""
+    schema = load_response_schema(api_key, version)
+    is_flexible = schema.__header_schema__.__flexible__ and api_key != API_VERSIONS
+    return entity_reader(schema), _CORRELATION_ID.size + is_flexible
+
+
 @cache
 def _request_readers(api_key: int, version: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
     schema = load_request_schema(api_key, version)
@@ -132,6 +156,31 @@ def _request_readers(api_key: int, version: int) -> tuple[Callable[..., Any], Ca
 def _writer(api_key: int, version: int) -> Callable[[BytesIO, Any], None]:
     writer: Callable[[BytesIO, Any], None] = entity_writer(load_response_schema(api_key, version))
     return writer
+
+
+@cache
+def _null_check(schema: type[Any]) -> Callable[[Any], None]:
+    """A function that raises ValueError for an entity with a null array where the schema has none, which kio reads."""
+    hints = get_type_hints(schema)
+    plan = []
+    for field in dataclasses.fields(schema):
+        hint = hints[field.name]
+        nested, is_many = _nested(hint)
+        may_be_null = type(None) in get_args(hint)
+        if is_many or nested is not None:
+            plan.append((field.name, None if nested is None else _null_check(nested), is_many, may_be_null))
+
+    def check(entity: Any) -> None:
+        for name, check_item, is_many, may_be_null in plan:
+            value = getattr(entity, name)
+            if value is None:
+                if not may_be_null:
+                    raise ValueError(f"{name} is null")
+            elif check_item is not None:
+                for item in value if is_many else (value,):
+                    check_item(item)
+
+    return check
 
 
 @cache

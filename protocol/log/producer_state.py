@@ -91,7 +91,7 @@ class ProducerState:
         self._expiration_ms = expiration_ms
         self._entries: dict[int, ProducerEntry] = {}
         self._newest_ms: TimeMs = NO_TIMESTAMP
-        self._undo: deque[_Undo] = deque()
+        self._undo: deque[_Undo] | None = None  # an empty deque takes 760 bytes, in each log without producers
         self._undo_from: Offset = 0
         self._sweep_at = _SWEEP_FROM
 
@@ -121,6 +121,8 @@ class ProducerState:
         producer_id = batch.producer_id
         if producer_id == NO_PRODUCER_ID:
             return
+        if self._undo is None:
+            self._undo = deque()
         undo = self._undo
         while undo and undo[0].offset < high_watermark:
             undo.popleft()
@@ -149,7 +151,7 @@ class ProducerState:
 
     def clear(self) -> None:
         self._entries.clear()
-        self._undo.clear()
+        self._undo = None
         self._undo_from = 0
         self._newest_ms = NO_TIMESTAMP
 
@@ -196,6 +198,7 @@ class ProducerState:
 
     def _sweep(self) -> None:
         """Removes expired producers that no truncation can restore."""
+        assert self._undo, "an append has just added one"
         newest_ms = self._undo[0].newest_ms
         undone = {undo.producer_id for undo in self._undo}
         for number, entry in list(self._entries.items()):

@@ -7,16 +7,21 @@ models. A version below the latest lacks the fields that were added later (`Mess
 bytes with a `CodecError`: the CRC detects damage in transit, the models detect values that do not fit their fields.
 
 Bytes fields of `DETACH_BYTES` and more are not copied into the messages around them: they follow the msgpack value, and
-extension type 2 holds their length. Such a body begins with `0xc1`, which begins no msgpack value, and the length of
-the value.
+extension type 2 holds their length. Such a body begins with `0xc1`, which begins no msgpack value, the length of the
+value, and that of the bytes that the frame's checksum covers behind it.
+
+The payload of a batch that carries the producer's checksum is *sealed*: whoever appends or consumes the batch compares
+that checksum, and the frame's does not cover the payload again. A sealed field of `DETACH_BYTES` and more has extension
+type 3 and follows those of type 2. One of `ATTACH_BYTES` and more may be *attached*: then it is not in the frame at
+all, extension type 4 holds its length, and the caller carries it beside the frame, without a copy.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from dataclasses import fields as fields_of
 from enum import Enum
 from functools import cache
@@ -28,14 +33,18 @@ from pydantic import ValidationError
 
 from protocol.errors import MalformedMessageError, ProtocolInvariantError, UnknownMessageTypeError
 from protocol.messages.base import Message
+from protocol.messages.batch import NO_CRC, RecordBatch
 
 DETACH_BYTES = 4_096
+ATTACH_BYTES = 524_288
 _MESSAGE_EXT = 1
 _DETACHED_EXT = 2
+_SEALED_EXT = 3
+_ATTACHED_EXT = 4
 _DETACHED = 0xC1
 _CRC_BYTES = 4
 _LENGTH = struct.Struct(">I")
-_BEGIN = struct.Struct(">BI")
+_BEGIN = struct.Struct(">BII")
 _MAX_DEPTH = 8
 _PLAIN = frozenset((int, str, bool, type(None)))
 """Types whose values msgpack packs without conversion."""
@@ -64,7 +73,7 @@ def _latest(name: str) -> int:
 @cache
 def _layout(name: str, version: int) -> _Layout:
     model = Message.REGISTRY[name]
-    defaults = {field.name: field.default for field in fields_of(model)}
+    defaults = {each.name: each.default for each in fields_of(model)}
     fields = tuple(name for name in defaults if model.SINCE.get(name, 0) <= version)
     lacking = sorted(model.SINCE.keys() - set(fields))
     types = get_type_hints(model)
@@ -87,73 +96,121 @@ def _kinds(annotation: object) -> Iterator[type[Enum]]:
         yield from _kinds(part)
 
 
-def encode(message: Message, version: int | None = None) -> bytes:
-    """The frame of a message, by default in the latest version. ProtocolInvariantError if it cannot carry a value."""
-    detached: list[bytes] = []
-    value: bytes = _PACKER.pack_ext_type(_MESSAGE_EXT, _pack_fields(message, version, detached))
-    if not detached:
+@dataclass(slots=True)
+class _Parts:
+    """The large bytes fields of a message that is being encoded; `attached` None: none may be attached."""
+
+    attached: list[bytes] | None
+    checked: list[bytes] = field(default_factory=list)
+    sealed: list[bytes] = field(default_factory=list)
+
+
+def encode(message: Message, version: int | None = None, attached: list[bytes] | None = None) -> bytes:
+    """The frame of a message, by default in the latest version. Adds the fields that the frame leaves out to
+    `attached`, if it is given. ProtocolInvariantError if the version cannot carry a value.
+    """
+    parts = _Parts(attached)
+    value: bytes = _PACKER.pack_ext_type(_MESSAGE_EXT, _pack_fields(message, version, parts))
+    if not (parts.checked or parts.sealed):
         return zlib.crc32(value).to_bytes(_CRC_BYTES, "big") + value
-    parts = [_BEGIN.pack(_DETACHED, len(value)), value, *detached]
+    covered = [_BEGIN.pack(_DETACHED, len(value), sum(map(len, parts.checked))), value, *parts.checked]
     checksum = 0
-    for part in parts:
+    for part in covered:
         checksum = zlib.crc32(part, checksum)
-    return b"".join((checksum.to_bytes(_CRC_BYTES, "big"), *parts))
+    return b"".join((checksum.to_bytes(_CRC_BYTES, "big"), *covered, *parts.sealed))
 
 
-def _pack_fields(message: Message, wanted: int | None, detached: list[bytes]) -> bytes:
+def _pack_fields(message: Message, wanted: int | None, parts: _Parts) -> bytes:
     """The content of the extension type: name, version and fields of a message."""
     name = type(message).__name__
     latest = _latest(name)
     layout = _layout(name, latest if wanted is None else min(wanted, latest))
-    for field, default in layout.lacking:
-        if getattr(message, field) != default:
-            raise ProtocolInvariantError(f"{name} version {layout.version} cannot carry {field} of {message}")
-    values = [value if type(value) in _PLAIN else _pack_value(value, detached) for value in layout.values(message)]
+    for lacking, default in layout.lacking:
+        if getattr(message, lacking) != default:
+            raise ProtocolInvariantError(f"{name} version {layout.version} cannot carry {lacking} of {message}")
+    is_sealed = isinstance(message, RecordBatch) and message.crc != NO_CRC
+    values = [
+        value if type(value) in _PLAIN else _pack_value(value, parts, is_sealed) for value in layout.values(message)
+    ]
     packed: bytes = _PACKER.pack((name, layout.version, *values))
     return packed
 
 
-def _pack_value(value: object, detached: list[bytes]) -> object:
+def _pack_value(value: object, parts: _Parts, is_sealed: bool = False) -> object:
     if isinstance(value, tuple):
-        return [item if type(item) in _PLAIN else _pack_value(item, detached) for item in value]
+        return [item if type(item) in _PLAIN else _pack_value(item, parts) for item in value]
     if isinstance(value, Message):
-        return msgpack.ExtType(_MESSAGE_EXT, _pack_fields(value, None, detached))
+        return msgpack.ExtType(_MESSAGE_EXT, _pack_fields(value, None, parts))
     if isinstance(value, bytes) and len(value) >= DETACH_BYTES:
-        detached.append(value)
-        return msgpack.ExtType(_DETACHED_EXT, _LENGTH.pack(len(value)))
+        kind, rest = (_SEALED_EXT, parts.sealed) if is_sealed else (_DETACHED_EXT, parts.checked)
+        if is_sealed and parts.attached is not None and len(value) >= ATTACH_BYTES:
+            kind, rest = _ATTACHED_EXT, parts.attached
+        rest.append(value)
+        return msgpack.ExtType(kind, _LENGTH.pack(len(value)))
     return value.value if isinstance(value, Enum) else value
 
 
-def decode(frame: bytes | memoryview) -> Message:
-    """The message in a frame. Raises MalformedMessageError or UnknownMessageTypeError for invalid bytes."""
+def decode(frame: bytes | memoryview, attached: Sequence[bytes] = ()) -> Message:
+    """The message in a frame, with the fields that were attached to it. Raises MalformedMessageError or
+    UnknownMessageTypeError for invalid bytes.
+    """
     view = memoryview(frame)
-    body = view[_CRC_BYTES:]
-    if len(view) <= _CRC_BYTES or zlib.crc32(body) != int.from_bytes(view[:_CRC_BYTES], "big"):
+    begin = end = covered = len(view)
+    if len(view) > _CRC_BYTES and view[_CRC_BYTES] == _DETACHED:
+        begin = _CRC_BYTES + _BEGIN.size
+        if len(view) < begin:
+            raise MalformedMessageError(f"a frame of {len(view)} bytes has an incomplete header")
+        _, value_bytes, checked_bytes = _BEGIN.unpack_from(view, _CRC_BYTES)
+        end = begin + value_bytes
+        covered = end + checked_bytes
+    else:
+        begin = min(_CRC_BYTES, len(view))
+    if begin == len(view) or zlib.crc32(view[_CRC_BYTES:covered]) != int.from_bytes(view[:_CRC_BYTES], "big"):
         raise MalformedMessageError(f"a frame of {len(view)} bytes fails its checksum")
-    if body[0] != _DETACHED:
-        return _Reader(memoryview(b"")).message(body)
-    if len(body) < _BEGIN.size:
-        raise MalformedMessageError(f"a frame of {len(view)} bytes has an incomplete header")
-    end = _BEGIN.size + _BEGIN.unpack_from(body)[1]
-    return _Reader(body[end:]).message(body[_BEGIN.size : end])
+    return _Reader(view[end:covered], view[covered:], attached).message(view[begin:end])
+
+
+class _Detached:
+    """The detached fields of one kind, in their order."""
+
+    __slots__ = ("_data", "_position")
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self._position = 0
+
+    @property
+    def left(self) -> int:
+        return len(self._data) - self._position
+
+    def take(self, size: int) -> bytes:
+        begin = self._position
+        self._position += size
+        if self._position > len(self._data):
+            raise MalformedMessageError(f"a field of {size} bytes is truncated")
+        return bytes(self._data[begin : self._position])
 
 
 class _Reader:
-    """Decodes one body with its detached bytes."""
+    """Decodes one body with its detached and attached bytes."""
 
-    __slots__ = ("_depth", "_detached", "_position")
+    __slots__ = ("_attached", "_depth", "_detached", "_taken")
 
-    def __init__(self, detached: memoryview) -> None:
-        self._detached = detached
-        self._position = 0
+    def __init__(self, checked: memoryview, sealed: memoryview, attached: Sequence[bytes]) -> None:
+        self._detached = {_DETACHED_EXT: _Detached(checked), _SEALED_EXT: _Detached(sealed)}
+        self._attached = attached
+        self._taken = 0
         self._depth = 0
 
     def message(self, data: memoryview) -> Message:
         value = self._unpack(data)
         if not isinstance(value, Message):
             raise MalformedMessageError(f"found {type(value).__name__}; allowed: a message")
-        if self._position != len(self._detached):
-            raise MalformedMessageError(f"{len(self._detached) - self._position} detached bytes belong to no field")
+        left = sum(part.left for part in self._detached.values())
+        if left:
+            raise MalformedMessageError(f"{left} detached bytes belong to no field")
+        if self._taken != len(self._attached):
+            raise MalformedMessageError(f"{len(self._attached) - self._taken} attached fields belong to no field")
         return value
 
     def _unpack(self, data: bytes | memoryview) -> object:
@@ -170,13 +227,16 @@ class _Reader:
             message = _message_of(self._unpack(data))
             self._depth -= 1
             return message
-        if code == _DETACHED_EXT and len(data) == _LENGTH.size:
-            begin = self._position
-            self._position += _LENGTH.unpack(data)[0]
-            if self._position > len(self._detached):
-                raise MalformedMessageError(f"a field of {self._position - begin} bytes is truncated")
-            return bytes(self._detached[begin : self._position])
-        raise MalformedMessageError(f"found extension type {code}; allowed: {_MESSAGE_EXT}, {_DETACHED_EXT}")
+        if code not in (_DETACHED_EXT, _SEALED_EXT, _ATTACHED_EXT) or len(data) != _LENGTH.size:
+            raise MalformedMessageError(f"found extension type {code}; allowed: {_MESSAGE_EXT} to {_ATTACHED_EXT}")
+        size: int = _LENGTH.unpack(data)[0]
+        return self._attachment(size) if code == _ATTACHED_EXT else self._detached[code].take(size)
+
+    def _attachment(self, size: int) -> bytes:
+        if self._taken == len(self._attached) or len(self._attached[self._taken]) != size:
+            raise MalformedMessageError(f"a field of {size} bytes is not attached")
+        self._taken += 1
+        return self._attached[self._taken - 1]
 
 
 def _message_of(parts: object) -> Message:
@@ -192,8 +252,8 @@ def _message_of(parts: object) -> Message:
     if len(parts) - 2 != len(layout.fields):
         raise MalformedMessageError(f"{name}: found {len(parts) - 2} fields; allowed: {len(layout.fields)}")
     found: dict[str, object] = dict(zip(layout.fields, parts[2:], strict=True))
-    for field, members in layout.enumerations:
-        found[field] = _member(members, found[field], name, field)
+    for wanted, members in layout.enumerations:
+        found[wanted] = _member(members, found[wanted], name, wanted)
     try:
         return layout.kind(**found)
     except ValidationError as error:

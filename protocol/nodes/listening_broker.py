@@ -8,29 +8,42 @@ name of the broker, to which the controller responds. Nothing else changes for t
 from __future__ import annotations
 
 from random import Random
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
-from protocol.contract import Effect, Send
+from protocol.broker.context import BrokerContext
+from protocol.contract import Effect, Node, Send
 from protocol.ids import LISTENER, NodeId, TimeMs, is_controller
 from protocol.kafka.listener import TIMER, KafkaListener
+from protocol.kafka.sasl import Sasl
 from protocol.log.checksum import Checksum
 from protocol.messages.admin import AdminResponse
 from protocol.messages.base import Message
 from protocol.messages.connections import ClientBytes, ClientCongested, ClientConnected, ClientDisconnected
-from protocol.nodes.base_broker import BaseBroker
 
 _OF_CONNECTIONS = (ClientBytes, ClientConnected, ClientCongested, ClientDisconnected)
 
 
+class ListenedBroker(Node, Protocol):
+    """What a listener needs of its broker."""
+
+    @property
+    def context(self) -> BrokerContext:
+        """Replicas and image."""
+
+
 class ListeningBroker:
-    """`broker` with a listener. `checksum` computes the CRC-32C of Kafka's batches; `rng` draws members' ids."""
+    """`broker` with a listener. `checksum` computes the CRC-32C of Kafka's batches; `rng` draws members' ids. With
+    `sasl` clients must authenticate.
+    """
 
     NOT_STATE: ClassVar[frozenset[str]] = frozenset()
 
-    def __init__(self, broker: BaseBroker, checksum: Checksum, cluster_id: str, rng: Random) -> None:
+    def __init__(
+        self, broker: ListenedBroker, checksum: Checksum, cluster_id: str, rng: Random, sasl: Sasl | None = None
+    ) -> None:
         self.broker = broker
         self.node_id = broker.node_id
-        self.listener = KafkaListener(broker.context, checksum, cluster_id, rng)
+        self.listener = KafkaListener(broker.context, checksum, cluster_id, rng, sasl)
 
     def start(self, now_ms: TimeMs) -> list[Effect]:
         return self._settle(now_ms, self.broker.start(now_ms))

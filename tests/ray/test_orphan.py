@@ -12,7 +12,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.peers import pieces_of
+from actors.peers import arguments_of, delivery_of
 from actors.transport import NOTHING, pack_frame, unpack_frame
 from experiments.engines.port import ClusterSpec
 from experiments.engines.ray.engine import RayEngine
@@ -43,8 +43,8 @@ class BoundProducer:
     def __init__(self) -> None:
         self._answers: list[tuple[int, int]] = []
 
-    def deliver(self, sender: int, control: bool, *pieces: bytes) -> bytes:
-        frame = unpack_frame(b"".join(pieces), lambda error: None)
+    def deliver(self, *arguments: bytes) -> bytes:
+        frame = unpack_frame(delivery_of(arguments).frame, lambda error: None)
         for message in () if frame is None else frame.messages:
             if isinstance(message, ProduceResponse):
                 self._answers.append((message.correlation_id, int(message.error)))
@@ -84,7 +84,7 @@ def produce(cluster: SoakCluster, payload: bytes) -> ErrorCode:
     return outcome.error
 
 
-def produce_frame(number: int) -> list[bytes]:
+def produce_call(number: int) -> list[bytes]:
     """A produce request with acks=all from the client that is bound to the orphan."""
     request = ProduceRequest(
         correlation_id=number,
@@ -94,7 +94,7 @@ def produce_frame(number: int) -> list[bytes]:
         acks=-1,
         batch=RecordBatch(record_count=1, payload=b"lonely %d" % number),
     )
-    return pieces_of(pack_frame([encode(request)]))
+    return arguments_of(FIRST_LOAD, False, pack_frame([encode(request)]))
 
 
 def refusals(cluster: SoakCluster, *, after_ms: int) -> set[tuple[int, str, str]]:
@@ -122,14 +122,14 @@ def test_an_orphan_is_fenced_by_its_epochs_and_acknowledges_nothing() -> None:
         assert produce(cluster, b"before") is ErrorCode.NONE
         answers = bound_producer(engine.cluster.run, nodes.head)
         handle = ray.get_actor(node_name(ORPHAN), engine.cluster.run)
-        ray.get(handle.deliver.remote(FIRST_LOAD, False, *produce_frame(1)), timeout=30)
+        ray.get(handle.deliver.remote(*produce_call(1)), timeout=30)
         cluster.wait(lambda: answers() == [(1, 0)], "the leader acknowledges while it leads")
         process, directory = os.pidfd_open(cluster.pids[ORPHAN]), engine.cluster.directory(ORPHAN)
         epoch = registered_epoch(cluster)
         try:
             engine.cluster.isolate([ORPHAN])
             nodes.kill_raylet(cluster.homes[ORPHAN])
-            sent = [handle.deliver.remote(FIRST_LOAD, False, *produce_frame(number)) for number in (2, 3)]
+            sent = [handle.deliver.remote(*produce_call(number)) for number in (2, 3)]
             ray.wait(sent, num_returns=2, timeout=30)
             cluster.wait(lambda: not engine.is_running(ORPHAN), "Ray gives the broker up")
             engine.move(ORPHAN, nodes.workers[3])

@@ -9,6 +9,7 @@ import pytest
 import ray
 
 from actors.failures import NodeFailedError
+from actors.peers import arguments_of
 from actors.transport import NOTHING, pack_frame
 from experiments.engines.port import Loss
 from protocol.errors import ErrorCode
@@ -121,7 +122,7 @@ def test_malformed_bytes_are_dropped_and_no_node_fails(shared: RunningCluster) -
     for name in map(node_name, nodes):
         actor = ray.get_actor(name, shared.engine.cluster.run)
         for frame in (b"", b"junk", pack_frame([b"junk"]), pack_frame([])):
-            calls = [actor.deliver.remote(2, control, frame) for control in (False, True)]
+            calls = [actor.deliver.remote(*arguments_of(2, control, frame)) for control in (False, True)]
             assert ray.get(calls, timeout=60) == [NOTHING, NOTHING]
     assert shared.produce(b"unharmed") == [ErrorCode.NONE]
 

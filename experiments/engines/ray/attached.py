@@ -39,7 +39,7 @@ from actors.links import Link
 from actors.machines import own_node, pin
 from actors.members import ACTOR_GONE, MessageQueue
 from actors.nodes import NodeSetup, NodeSnapshot, PollReport, actor_class
-from actors.peers import Handle, pieces_of
+from actors.peers import Handle, arguments_of
 from actors.storage import DamageKind, DiskLossKind
 from actors.transport import pack_frame
 from experiments.engines.port import ClusterSpec, Loss, TraceEvent
@@ -283,8 +283,8 @@ class AttachedCluster:
         elif isinstance(message, ShutdownCommand):
             self._act(NodeAction.STOP, node)
         else:
-            pieces = pieces_of(pack_frame([encode(message)]))
-            self._actor(node).deliver.remote(DRIVER, message.CONTROL, *pieces)
+            arguments = arguments_of(DRIVER, message.CONTROL, pack_frame([encode(message)]))
+            self._actor(node).deliver.remote(*arguments)
 
     def _own_client(self) -> _OwnClient:
         if self._client is None:

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from actors.processes import start_ticks
 from experiments.support.atomic import write_text
 from experiments.support.errors import InputError
+from protocol.config import LISTENERS
 from protocol.features import Generation
 from protocol.kafka_release import NEWEST, KafkaRelease
 
@@ -188,7 +189,8 @@ def write_properties(state: ClusterState) -> None:
     """Writes `properties_path`."""
     servers = ",".join(state.listeners.values())
     path = properties_path(state.options.name)
-    write_text(path, f"bootstrap.servers={servers}\nsecurity.protocol=PLAINTEXT\n")
+    protocol = state.options.config.get(LISTENERS, "PLAINTEXT").partition(":")[0]
+    write_text(path, f"bootstrap.servers={servers}\nsecurity.protocol={protocol}\n")
 
 
 def _draft(path: Path, state: ClusterState) -> Path:

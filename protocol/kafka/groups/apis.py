@@ -10,7 +10,7 @@ from protocol.ids import NO_NODE, NO_OFFSET
 from protocol.kafka.api import Api
 from protocol.kafka.calls import Handler
 from protocol.kafka.groups.coordinator import Coordinator, Join, MemberOf
-from protocol.kafka.groups.group import Group, Member
+from protocol.kafka.groups.group import Group, GroupState, Member
 from protocol.kafka.groups.records import OFFSETS_TOPIC, CommittedOffset, partition_of
 from protocol.kafka.view import Client, View
 from protocol.kafka.wire import KafkaRequest, Values
@@ -25,6 +25,7 @@ MAX_METADATA_BYTES = 4_096
 _FIRST_BATCHED_FIND = 4
 _FIRST_BATCHED_FETCH = 8
 _FIRST_BATCHED_LEAVE = 3
+_FIRST_NOT_FOUND = 6
 
 
 def group_apis(coordinator: Coordinator) -> tuple[Api, ...]:
@@ -41,7 +42,7 @@ def group_apis(coordinator: Coordinator) -> tuple[Api, ...]:
         api(12, "Heartbeat", 0, 4, heartbeat),
         api(13, "LeaveGroup", 0, 5, leave_group),
         api(14, "SyncGroup", 0, 5, sync_group),
-        api(15, "DescribeGroups", 0, 5, describe_groups),
+        api(15, "DescribeGroups", 0, 6, describe_groups),
         api(16, "ListGroups", 0, 4, list_groups),
         api(42, "DeleteGroups", 0, 2, delete_groups),
     )
@@ -228,13 +229,18 @@ def _offset(found: CommittedOffset | None, partition: int, error: ErrorCode) -> 
 
 
 def describe_groups(coordinator: Coordinator, view: View, client: Client, request: KafkaRequest) -> Values:
-    return {"groups": [_described(coordinator.describe(name), name) for name in request.body.groups]}
+    return {"groups": [_described(coordinator.describe(name), name, request.version) for name in request.body.groups]}
 
 
-def _described(found: Group | ErrorCode, name: str) -> Values:
+def _described(found: Group | ErrorCode, name: str, version: int) -> Values:
+    """A group. From version 6 on an unknown group is an error, before that it is a dead one (KIP-1043)."""
     group = Group(name) if isinstance(found, ErrorCode) else found
+    error = found if isinstance(found, ErrorCode) else ErrorCode.NONE
+    if version >= _FIRST_NOT_FOUND and group.state is GroupState.DEAD:
+        error = ErrorCode.GROUP_ID_NOT_FOUND
     return {
-        "error_code": found if isinstance(found, ErrorCode) else ErrorCode.NONE,
+        "error_code": error,
+        "error_message": None if error is ErrorCode.NONE else f"{error.name}: group {name}",
         "group_id": name,
         "group_state": "" if isinstance(found, ErrorCode) else group.state.value,
         "protocol_type": group.protocol_type,

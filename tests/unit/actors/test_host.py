@@ -42,7 +42,11 @@ class FakeClock:
 
     def settle(self) -> None:
         while self._soon:
-            self._soon.pop(0)()
+            self.turn()
+
+    def turn(self) -> None:
+        """Makes the first of the calls of `call_soon`."""
+        self._soon.pop(0)()
 
     def move_to(self, time_ms: int) -> None:
         """Makes the calls scheduled up to `time_ms`, each at its time; calls of `call_soon` wait for `settle`."""
@@ -126,6 +130,28 @@ class Bench:
 
 def message(number: int) -> Message:
     return MetadataRequest(correlation_id=number, topic="t")
+
+
+class SlowNode(ScriptedNode):
+    """A node that takes a millisecond for its input 2."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__({})
+        self.clock = clock
+
+    def _take(self, now_ms: int, what: object) -> list[Effect]:
+        self.clock.time_ms += what == 2
+        return super()._take(now_ms, what)
+
+
+def test_inputs_of_one_millisecond_are_handled_in_one_turn_of_the_event_loop() -> None:
+    bench = Bench()
+    bench.host.node = slow = SlowNode(bench.clock)
+    bench.deliver(1, 2, 3, 4)
+    bench.clock.turn()
+    assert slow.inputs == [(0, 1), (0, 2)], "the next millisecond began"
+    bench.clock.turn()
+    assert slow.inputs[2:] == [(1, 3), (1, 4)]
 
 
 def test_start_comes_first_and_control_before_data() -> None:

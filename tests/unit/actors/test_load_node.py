@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.load import BEGIN_TIMER, END_TIMER, LOOK_UP_TIMER, PROBE_TIMER, RETRY_MS, LoadNode, p50_and_p99
+from actors.log.format import crc32c
 from protocol.contract import CancelTimer, Effect, Send, SetTimer
 from protocol.errors import ErrorCode, ProtocolInvariantError
 from protocol.ids import DRIVER, FIRST_LOAD, NO_LEADER
@@ -50,7 +51,7 @@ class LoadBench:
         self.timers: dict[str, int] = {}
         self.sent: list[tuple[int, Message]] = []
         self.outcomes: list[Message] = []
-        self.node = LoadNode(FIRST_LOAD, BROKERS, lambda: self.clock_s)
+        self.node = LoadNode(FIRST_LOAD, BROKERS, crc32c, lambda: self.clock_s)
         assert self.node.start(0) == []
 
     def receive(self, message: Message, sender: int = 0) -> LoadBench:

@@ -12,7 +12,9 @@ from actors.peers import PeerGoneError
 from actors.transport import NOTHING, NodeLinks, pack_frame, unpack_frame
 from protocol.errors import CodecError
 from protocol.ids import DRIVER
-from protocol.messages.codec import encode
+from protocol.messages.batch import RecordBatch
+from protocol.messages.codec import ATTACH_BYTES, encode
+from protocol.messages.data import FetchRenewal, ProduceRequest
 from tests.unit.actors.transport_helpers import (
     CONTROL,
     DATA,
@@ -258,6 +260,25 @@ async def test_a_message_that_can_wait_is_sent_after_the_maximal_delay(
 
 
 @on_loop
+async def test_a_renewal_waits_for_the_call_of_a_peer_and_not_longer_than_a_message_that_can_wait_less(
+    peers: FakePeers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RENEWAL_DELAY_S", 3_600)
+    monkeypatch.setattr(module, "HOLD_S", 0)
+    renewal = FetchRenewal(replica_id=0, replica_epoch=1, requests=30)
+    peers.transport.send(1, renewal)
+    await settled()
+    assert peers.calls == []
+    assert numbers_of(await peers.call(frame_of(5))) == [30], "in the answer to a call that brings something else"
+    monkeypatch.setattr(module, "MAX_DELAY_S", 1e-9)
+    peers.transport.send(1, renewal)
+    peers.transport.send(1, high_watermark(100))
+    await asyncio.sleep(0)
+    await settled()
+    assert peers.calls == [(1, DATA, [30, 100])]
+
+
+@on_loop
 async def test_a_message_is_sent_in_the_answer_to_an_open_call(peers: FakePeers) -> None:
     call = peers.call(frame_of(5))
     await settled()
@@ -400,3 +421,14 @@ async def test_frames_over_a_cut_link_are_dropped_in_calls_and_in_answers(peers:
     assert await peers.call(frame_of(5)) == NOTHING
     await peers.answer(frame=frame_of(6))
     assert peers.taken == []
+
+
+@on_loop
+async def test_a_very_long_payload_travels_beside_the_frame_to_every_peer_as_the_same_object(peers: FakePeers) -> None:
+    batch = RecordBatch(record_count=1, payload=bytes(ATTACH_BYTES), crc=7)
+    request = ProduceRequest(correlation_id=5, topic="t", partition=0, acks=1, batch=batch)
+    for peer in (1, 2):
+        peers.transport.send(peer, request)
+    await settled()
+    assert peers.calls == [(1, DATA, [5]), (2, DATA, [5])]
+    assert [[id(part) for part in attached] for attached in peers.attached] == 2 * [[id(batch.payload)]]

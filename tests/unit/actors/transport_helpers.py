@@ -15,7 +15,7 @@ from protocol.messages.admin import MetadataRequest
 from protocol.messages.base import Message
 from protocol.messages.codec import encode
 from protocol.messages.control import BrokerHeartbeatResponse
-from protocol.messages.data import FetchPartitionResult, FetchResponse
+from protocol.messages.data import FetchPartitionResult, FetchRenewal, FetchResponse
 
 DATA, CONTROL = False, True
 Arguments = ParamSpec("Arguments")
@@ -38,6 +38,8 @@ def high_watermark(offset: int) -> Message:
 def number_of(message: Message) -> int:
     if isinstance(message, FetchResponse):
         return message.partitions[0].high_watermark
+    if isinstance(message, FetchRenewal):
+        return message.requests
     return message.correlation_id  # type: ignore[attr-defined, no-any-return]
 
 
@@ -50,12 +52,14 @@ def frame_of(*numbers: int, number: int = 1, incarnation: int = 1, to_incarnatio
 
 
 class FakePeers:
-    """Calls that stay open until the test answers them; `calls` are (peer, channel, numbers of the messages). It takes
+    """Calls that stay open until the test answers them; `calls` are (peer, channel, numbers of the messages), with
+    what is `attached` to each. It takes
     what arrives too: `taken` are (peer, numbers), handled at once unless the test holds them up in `unhandled`.
     """
 
     def __init__(self) -> None:
         self.calls: list[tuple[int, bool, list[int]]] = []
+        self.attached: list[Sequence[bytes]] = []
         self.open: list[asyncio.Future[bytes]] = []
         self.failures: list[BaseException] = []
         self.incarnations: list[tuple[int, int]] = []
@@ -65,10 +69,11 @@ class FakePeers:
         self.transport = Transport(ME, self, self.failures.append)
         self.transport.serve(self)
 
-    async def __call__(self, peer: int, frame: bytes, is_control: bool) -> bytes:
-        unpacked = unpack_frame(frame, self.failures.append)
+    async def __call__(self, peer: int, frame: bytes, is_control: bool, attached: Sequence[bytes]) -> bytes:
+        unpacked = unpack_frame(frame, self.failures.append, attached)
         assert unpacked is not None
         assert unpacked.incarnation == ME
+        self.attached.append(attached)
         self.calls.append((peer, is_control, [number_of(message) for message in unpacked.messages]))
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.open.append(answer)

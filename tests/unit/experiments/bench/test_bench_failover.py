@@ -58,8 +58,10 @@ def test_document_and_table_have_the_same_figures() -> None:
         "all_served_ms": 2_500,
         "sessions": None,
         "multi": None,
+        "cpu_s": 0.0,
     }
-    assert SOME.texts() == ["v3", "1,000", "9,100 ms", "80 ms", "120 ms", "2,500 ms"]
+    texts = replace(SOME, cpu_s=4.26).texts()
+    assert texts == ["v3", "1,000", "9,100 ms", "80 ms", "120 ms", "2,500 ms", "4.3 s"]
     assert replace(SOME, sessions=10, multi=100).texts()[:2] == ["v3, 10 sessions, multi 100", "1,000"]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from zlib import crc32
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,7 +12,9 @@ from protocol.broker.reads import read
 from protocol.client.context import WATCH_PREFIX
 from protocol.errors import ErrorCode
 from protocol.ids import DRIVER
+from protocol.log.checksum import Checksum, checksum_of
 from protocol.log.replica_log import ReplicaLog
+from protocol.messages.base import changed
 from protocol.messages.commands import ConsumeCommand, ConsumeOutcome
 from protocol.messages.data import (
     EARLIEST,
@@ -41,8 +45,8 @@ def log_of(*epochs: int, start: int = 0, committed: int | None = None) -> Replic
 class Reader(ClientBench):
     """A client with one read of `t-0` in progress, and the leader's log."""
 
-    def __init__(self, log: ReplicaLog, leader: int = 0, **fields: object) -> None:
-        super().__init__()
+    def __init__(self, log: ReplicaLog, leader: int = 0, checksum: Checksum | None = None, **fields: object) -> None:
+        super().__init__(checksum=checksum)
         self.leader = leader
         self.log = log
         self.asked: list[ConsumeRequest] = []
@@ -107,3 +111,21 @@ def test_each_offset_is_read_once_and_in_order(events: list[str], offset: int) -
     if outcome.error is NONE and seen:
         assert outcome.next_offset == seen[-1] + 1 <= reader.log.high_watermark
         assert offset in (EARLIEST, LATEST, seen[0])
+
+
+def test_a_batch_that_was_damaged_on_its_way_is_read_again() -> None:
+    sealed = [changed(item, crc=checksum_of(item, crc32)) for item in (batch(), batch())]
+    log = ReplicaLog(SimLog())
+    for item in sealed:
+        log.append_as_leader(item, 0)
+    log.advance_high_watermark(2)
+    reader = Reader(log, offset=EARLIEST, checksum=crc32)
+    [fetch] = reader.messages(ConsumeRequest)
+    whole = read(log, fetch, 1_000)
+    damaged = (whole.batches[0], changed(whole.batches[1], payload=b"damaged"))
+    reader.receive(0, changed(whole, batches=damaged))
+    assert reader.outcomes == []
+    reader.fire(WATCH_PREFIX)
+    reader.serve(2, 1_000)
+    assert reader.outcome().error is NONE
+    assert reader.outcome().batches == whole.batches

@@ -18,6 +18,7 @@ from protocol.config import ClusterConfig
 from protocol.contract import Effect, Send, SetTimer
 from protocol.ids import CLUSTER_ID
 from protocol.kafka.batches import build_batch, to_kafka
+from protocol.kafka.sasl import Sasl
 from protocol.kafka.wire import API_VERSIONS, entity_builder
 from protocol.messages.base import Message
 from protocol.messages.connections import ClientBytes, ClientConnected, ClientDisconnected
@@ -44,12 +45,14 @@ def listening(brokers: Sequence[int]) -> list[MetadataRecord]:
 class KafkaBench(BrokerBench):
     """Broker 0 with its listener; `sent_bytes` of each connection, and why it was closed."""
 
-    def __init__(self, config: ClusterConfig | None = None, brokers: Sequence[int] = (0,)) -> None:
+    def __init__(
+        self, config: ClusterConfig | None = None, brokers: Sequence[int] = (0,), sasl: Sasl | None = None
+    ) -> None:
         super().__init__(0, config or config_of(), SimStorage())
         self.node = BrokerNode(
             0, [CONTROLLER], config or config_of(), self.storage, Random(1), endpoint="127.0.0.1:9092"
         )
-        self.both = ListeningBroker(self.node, crc32c, CLUSTER_ID, Random(2))
+        self.both = ListeningBroker(self.node, crc32c, CLUSTER_ID, Random(2), sasl)
         self.brokers = brokers
         self.sent_bytes: dict[int, bytearray] = {}
         self.closed: dict[int, str] = {}
@@ -82,8 +85,8 @@ class KafkaBench(BrokerBench):
         assert self.node.state is LifecycleState.RUNNING
         return self
 
-    def connect(self, connection: int = 1) -> KafkaBench:
-        return self.receive(HOST, ClientConnected(connection=connection, peer="test"))
+    def connect(self, connection: int = 1, peer: str = "test") -> KafkaBench:
+        return self.receive(HOST, ClientConnected(connection=connection, peer=peer))
 
     def send(self, api_key: int, version: int, values: dict[str, Any], connection: int = 1) -> int:
         """Sends a request; returns its correlation id."""

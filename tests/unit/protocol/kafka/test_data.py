@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from actors.log.format import crc32c
 from protocol.errors import ErrorCode
 from protocol.kafka.apis import FETCH, PRODUCE
+from protocol.kafka.batches import to_kafka
 from protocol.kafka.view import uuid_of
+from protocol.messages.batch import RecordBatch
 from protocol.messages.connections import ClientBytes
+from protocol.messages.kafka_batch import COVERED, CRC, MARK, encode_record
 from tests.unit.protocol.kafka.kafka_bench import HOST, TOPIC_ID, KafkaBench, batch_bytes, one_topic
 
 ID = uuid_of(TOPIC_ID)
@@ -113,6 +117,20 @@ def test_list_offsets_by_position_and_by_time(bench: KafkaBench) -> None:
     assert [offset(wanted) for wanted in (-2, -1)] == [(0, -1), (4, -1)]
     assert [offset(wanted) for wanted in (0, 1_001, 2_001)] == [(0, 1_000), (2, 2_000), (-1, -1)]
     assert offset(-3) == (2, 2_000)
+    records = b"".join(encode_record(delta, 10 * delta, None, b"c") for delta in range(3))
+    produce(bench, framed(covered(3, 3_000, 3_020) + records))
+    assert [offset(wanted) for wanted in (2_500, 3_001, 3_011, 3_021)] == [(4, 3_000), (5, 3_010), (6, 3_020), (-1, -1)]
+
+
+def covered(count: int, first_ms: int, last_ms: int) -> bytes:
+    """The fields of a batch that its CRC covers, up to the records."""
+    return COVERED.pack(0, count - 1, first_ms, last_ms, -1, -1, -1, count)
+
+
+def framed(content: bytes) -> bytes:
+    """A batch of Kafka's with this content."""
+    batch = RecordBatch(record_count=1, payload=MARK + CRC.pack(crc32c(content, 0)) + content)
+    return to_kafka(batch, crc32c)
 
 
 def test_metadata_names_listeners_and_leaders(bench: KafkaBench) -> None:

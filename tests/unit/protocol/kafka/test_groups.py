@@ -120,6 +120,8 @@ def test_two_members_share_the_first_rebalance(bench: KafkaBench) -> None:
     described = bench.ask(DESCRIBE, 5, {"groups": ["g"], "include_authorized_operations": False}).groups[0]
     assert (described.group_state, described.protocol_data) == ("Stable", "range")
     assert {item.member_id: item.member_assignment for item in described.members} == {one: b"A", two: b"B"}
+    unknown = bench.ask(DESCRIBE, 6, {"groups": ["x"], "include_authorized_operations": False}).groups[0]
+    assert unknown.error_code == ErrorCode.GROUP_ID_NOT_FOUND
     assert [item.group_id for item in bench.ask(LIST, 4, {"states_filter": ["Stable"]}).groups] == ["g"]
 
 

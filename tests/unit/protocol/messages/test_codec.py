@@ -20,7 +20,7 @@ from protocol.errors import (
 )
 from protocol.messages.base import Message, field_values
 from protocol.messages.batch import NO_PRODUCER_ID, RecordBatch
-from protocol.messages.codec import decode, encode
+from protocol.messages.codec import ATTACH_BYTES, DETACH_BYTES, decode, encode
 from protocol.messages.commands import AdminCommand, ConsumeOutcome
 from protocol.messages.data import EpochEndOffset, FetchPartitionResult
 from protocol.messages.metadata_batch import pack_records
@@ -239,3 +239,47 @@ def test_deeply_nested_messages_are_rejected() -> None:
         body = msgpack.packb(msgpack.ExtType(1, body))
     with pytest.raises(CodecError):
         decode(framed(body))
+
+
+def batches_of(*crcs: int, size: int) -> FetchPartitionResult:
+    """A result with a batch per checksum, -1 for one without; `size` bytes of payload each."""
+    batches = tuple(
+        RecordBatch(record_count=1, payload=bytes([place]) * size, crc=crc) for place, crc in enumerate(crcs)
+    )
+    return FetchPartitionResult(topic_id="T", partition_id=0, fetch_offset=3, leader_epoch=1, batches=batches)
+
+
+@pytest.mark.parametrize("crcs", [(-1, -1), (7, 7), (-1, 7, -1, 7), (7, -1)])
+def test_long_payloads_follow_the_message_in_their_order_sealed_or_not(crcs: tuple[int, ...]) -> None:
+    message = batches_of(*crcs, size=DETACH_BYTES)
+    assert decode(encode(message)) == message
+
+
+@pytest.mark.parametrize(("crc", "is_noticed"), [(-1, True), (7, False)])
+def test_the_checksum_of_a_frame_leaves_out_a_long_payload_that_has_its_own(crc: int, is_noticed: bool) -> None:
+    message = batches_of(crc, size=DETACH_BYTES)
+    damaged = bytearray(encode(message))
+    damaged[-1] ^= 1
+    if is_noticed:
+        with pytest.raises(MalformedMessageError, match="checksum"):
+            decode(damaged)
+    else:
+        decoded = decode(damaged)
+        assert isinstance(decoded, FetchPartitionResult)
+        assert decoded.batches[0].payload == bytes(DETACH_BYTES - 1) + b"\x01"
+
+
+def test_a_very_long_payload_is_attached_without_a_copy_if_it_has_a_checksum() -> None:
+    message = batches_of(7, -1, 7, size=ATTACH_BYTES)
+    attached: list[bytes] = []
+    frame = encode(message, attached=attached)
+    assert [id(part) for part in attached] == [id(message.batches[0].payload), id(message.batches[2].payload)]
+    assert ATTACH_BYTES < len(frame) < ATTACH_BYTES + 500
+    decoded = decode(frame, attached)
+    assert decoded == message
+    assert isinstance(decoded, FetchPartitionResult)
+    assert decoded.batches[2].payload is attached[1]
+    first, last = attached
+    for wrong in ([], [first], [first, last[1:]], [first, last, b""]):
+        with pytest.raises(MalformedMessageError, match="attached"):
+            decode(frame, wrong)

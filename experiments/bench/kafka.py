@@ -1,0 +1,186 @@
+"""`isray bench kafka`: Kafka's protocol at a broker's listener; docs/benchmarks.md has the columns.
+
+The state machine alone: a produce request of 64 records of 1,000 bytes is cut out of the stream, decoded, its batch
+checked, and a response encoded, in one process without a socket. The baseline is the checksum of its batch, which
+every broker computes.
+
+The client program: one producer of librdkafka's writes records with acks=all to one partition of three replicas, once
+with as many in flight as it likes (throughput) and once one after the other (p50 and p99 of the round trip). It runs
+against the listeners of a cluster on Ray, and, with `beside`, against another cluster in the same run, such as a real
+Kafka on the same machine.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from io import BytesIO
+from statistics import quantiles
+from typing import Any
+
+from kio.index import load_request_schema
+from kio.serial import entity_writer
+
+from experiments.bench.report import BenchReport, measure_ms, median_ms
+from experiments.engines.ray.session import ray_session, stay_on_loopback
+from experiments.support.errors import InputError
+from protocol.config import LISTENERS, MIN_INSYNC_REPLICAS
+from protocol.kafka.apis import PRODUCE
+from protocol.kafka.batches import build_batch, read_produced, to_kafka
+from protocol.kafka.wire import FrameReader, decode_request, encode_response, entity_builder, request_head
+from protocol.log.checksum import Checksum
+
+SIZES = (1_024, 65_536, 1_048_576)
+SECONDS = 4
+VERSION = 9
+ROUNDS = 2_000
+RECORDS, RECORD_BYTES = 64, 1_000
+MAX_FRAME_BYTES = 1 << 20
+CONFIG = {MIN_INSYNC_REPLICAS: 2, LISTENERS: "PLAINTEXT://127.0.0.1:0", "max.message.bytes": 4_194_304}
+TOPIC = "bench"
+WITHIN_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class ClientFigures:
+    """What the client program found on one cluster with records of `record_bytes`."""
+
+    cluster: str
+    record_bytes: int
+    mib_per_s: float
+    p50_ms: float
+    p99_ms: float
+
+    def texts(self) -> list[str]:
+        times = [f"{time_ms:,.2f} ms" for time_ms in (self.p50_ms, self.p99_ms)]
+        return [self.cluster, f"{self.record_bytes:,}", f"{self.mib_per_s:,.2f} MiB/s", *times]
+
+
+def run(sizes: Sequence[int] = SIZES, seconds: int = SECONDS, beside: str | None = None) -> BenchReport:
+    """Measures the state machine, then the client program on a new cluster and on the one at `beside` (HOST:PORT, in
+    which the topic `bench` with three replicas exists). InputError without confluent-kafka.
+    """
+    stay_on_loopback()
+    produce_us, crc_us = _state_machine()
+    found: list[ClientFigures] = []
+    with ray_session():
+        from experiments.bench.ray_cluster import bench_cluster
+
+        with bench_cluster(CONFIG) as cluster:
+            cluster.create_topic(TOPIC, [[0, 1, 2]])
+            view = cluster.engine.view()
+            servers = ",".join(str(broker.endpoint) for broker in view.brokers.values()) if view is not None else ""
+            for size in sizes:
+                found.append(_client("isray", servers, size, seconds))
+                if beside is not None:
+                    found.append(_client(beside, beside, size, seconds))
+    return BenchReport(
+        title="Kafka's protocol at a listener",
+        document={
+            "produce_64k_us": produce_us,
+            "crc_64k_us": crc_us,
+            "clients": [asdict(one) for one in found],
+        },
+        columns=("cluster", "record", "acks=all", "p50", "p99"),
+        rows=[one.texts() for one in found],
+        notes=[f"A produce of 64 KB, decoded, checked and answered: {produce_us} µs; its checksum alone: {crc_us} µs."],
+    )
+
+
+def _state_machine() -> tuple[float, float]:
+    """Microseconds of a produce through the state machine, and of the checksum alone."""
+    from experiments.virtual.broker import crc32c
+
+    records: list[tuple[bytes | None, bytes | None]] = [(None, bytes(RECORD_BYTES))] * RECORDS
+    data = to_kafka(build_batch(records, 0, crc32c), crc32c)
+    frame = _frame(data)
+    whole = [measure_ms(lambda: _produce(frame, crc32c), time.process_time)[0] for _ in range(5)]
+    crc = [measure_ms(lambda: _checksums(data, crc32c), time.process_time)[0] for _ in range(5)]
+    return tuple(round(median_ms(times) / ROUNDS * 1_000, 1) for times in (whole, crc))  # type: ignore[return-value]
+
+
+def _checksums(data: bytes, checksum: Checksum) -> None:
+    for _ in range(ROUNDS):
+        checksum(data, 0)
+
+
+def _produce(frame: bytes, checksum: Checksum) -> None:
+    reader = FrameReader(MAX_FRAME_BYTES)
+    partition = {"index": 0, "error_code": 0, "base_offset": 5, "log_append_time": None, "log_start_offset": 0}
+    outcome = partition | {"record_errors": (), "error_message": None}
+    values = {"responses": [{"name": TOPIC, "partition_responses": [outcome]}]}
+    for _ in range(ROUNDS):
+        reader.feed(frame)
+        body = reader.next()
+        assert body is not None
+        request = decode_request(request_head(body), body)
+        read_produced(request.body.topic_data[0].partition_data[0].records, checksum)
+        encode_response(PRODUCE, VERSION, request.correlation_id, values)
+
+
+def _frame(records: bytes) -> bytes:
+    """A produce request as a client writes it."""
+    schema: Any = load_request_schema(PRODUCE, VERSION)
+    header = schema.__header_schema__
+    fields = {"request_api_key": PRODUCE, "request_api_version": VERSION, "correlation_id": 1, "client_id": "bench"}
+    partitions = [{"index": 0, "records": records}]
+    topics = [{"name": TOPIC, "partition_data": partitions}]
+    values = {"transactional_id": None, "acks": -1, "timeout": WITHIN_S * 1_000, "topic_data": topics}
+    buffer = BytesIO()
+    entity_writer(header)(buffer, header(**fields))
+    entity_writer(schema)(buffer, entity_builder(schema)(values))
+    body = buffer.getvalue()
+    return len(body).to_bytes(4, "big") + body
+
+
+def _client(name: str, servers: str, record_bytes: int, seconds: int) -> ClientFigures:
+    """The client program on one cluster."""
+    try:
+        module = import_module("confluent_kafka")
+    except ModuleNotFoundError as error:
+        raise InputError("isray bench kafka", "", "no confluent-kafka", "pip install 'isray[kafka]'") from error
+    settings = {
+        "bootstrap.servers": servers,
+        "acks": "all",
+        "linger.ms": 0,
+        "message.max.bytes": 4_000_000,
+        "queue.buffering.max.kbytes": 16_384,
+    }
+    producer, value = module.Producer(settings), bytes(record_bytes)
+    _one(producer, value)
+    written, began_s = 0, time.perf_counter()
+    end_s = began_s + seconds
+    failures: list[object] = []
+
+    def delivered(error: object, _: object) -> None:
+        nonlocal written
+        if error is None:
+            written += 1
+        else:
+            failures.append(error)
+
+    while time.perf_counter() < end_s:
+        try:
+            producer.produce(TOPIC, value, partition=0, on_delivery=delivered)
+            producer.poll(0)
+        except BufferError:
+            producer.poll(0.01)
+    producer.flush(WITHIN_S)
+    rate = written * record_bytes / (time.perf_counter() - began_s) / 2**20
+    if failures:
+        raise RuntimeError(f"{name}: {failures[0]}")
+    times_ms: list[float] = []
+    end_s = time.perf_counter() + seconds
+    while time.perf_counter() < end_s or len(times_ms) < 2:
+        times_ms.append(measure_ms(lambda: _one(producer, value))[0])
+    cuts = quantiles(times_ms, n=100)
+    return ClientFigures(name, record_bytes, round(rate, 2), round(cuts[49], 2), round(cuts[98], 2))
+
+
+def _one(producer: Any, value: bytes) -> None:
+    """Writes one record and waits until it is acknowledged."""
+    producer.produce(TOPIC, value, partition=0)
+    if producer.flush(WITHIN_S):
+        raise RuntimeError("a record was not acknowledged")

@@ -1,0 +1,34 @@
+"""What client code in virtual time may not use, and the error that says which call did it.
+
+Threads, real sockets and blocking waits have no place in a simulation: their time is not the simulator's, and their
+order is that of the machine. They are refused at the call. So clients with blocking sockets (kafka-python, librdkafka)
+cannot be run here; asyncio clients in pure Python can.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+_PLUMBING = ("/asyncio/", "/experiments/virtual/", "/threading.py", "/socket.py", "/concurrent/futures/")
+_EXAMPLES = "/experiments/virtual/examples/"
+
+
+class OutsideSimulationError(RuntimeError):
+    """Client code did something that virtual time does not have."""
+
+
+def refusal(call: str, reason: str) -> OutsideSimulationError:
+    """The error for a call that is refused: one line with the call, where client code did it, and the reason."""
+    return OutsideSimulationError(f"{call} at {_place()}: {reason}")
+
+
+def _place() -> str:
+    """`FILE:LINE` of the innermost frame that belongs neither to this package nor to asyncio."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        path = frame.f_code.co_filename
+        if _EXAMPLES in path or not any(part in path for part in _PLUMBING):
+            break
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"

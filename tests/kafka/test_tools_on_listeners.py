@@ -1,0 +1,189 @@
+"""The tools of Apache Kafka 4.4 on the listeners of a cluster, and on a real Kafka beside it: the same commands must
+print the same, but for what differs by nature (ids, addresses, times), and for these departures:
+
+- The texts of errors are the project's own; what kind of error it is, and the exit code, are compared.
+- Which broker coordinates a group follows from the placement of `__consumer_offsets`, which is random in both.
+- Kafka keeps the cluster's `min.insync.replicas` as a dynamic default once ELR is enabled, here it is a static one.
+
+The commands are those of Kafka's quickstart and of the pages on operation that the listeners' APIs cover.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.kafka.kafka_jars import run_class
+from tests.ray.command_helpers import Shell, begun_shell, end_server, free_port
+
+WITHIN_S = 90
+TOOLS = "org.apache.kafka.tools"
+BROKERS = (0, 1, 2)
+CONTROLLER = 1000
+PROPERTIES = """\
+process.roles={roles}
+node.id={id}
+controller.quorum.voters=1000@localhost:{controller}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listeners={listeners}
+inter.broker.listener.name=PLAINTEXT
+log.dirs={folder}
+offsets.topic.num.partitions=8
+auto.create.topics.enable=false
+min.insync.replicas=1
+"""
+VARYING = {
+    r"TopicId: \S+": "TopicId: ID",
+    r"(localhost|127\.0\.0\.1):\d+": "HOST:PORT",
+    r'"timestamp":\d+': '"timestamp":TIME',
+    r'"avg_throughput":[0-9.E-]+': '"avg_throughput":RATE',
+    r"\[\d{4}-\d\d-\d\d [^\]]*\]": "[TIME]",
+    r"ConsoleConsumer-\S+": "ConsoleConsumer",
+    r'"log_dirs":\[[^\]]*\]': '"log_dirs":DIRS',
+    r"(Error while executing \w+ command).*": r"\1",
+    r"(\w+Exception): .*": r"\1",
+    r"HOST:PORT +\(\d\)": "COORDINATOR",
+    r", (DYNAMIC_DEFAULT_BROKER|STATIC_BROKER|DEFAULT)_CONFIG:min\.insync\.replicas=1": "",
+}
+
+
+@dataclass(frozen=True)
+class World:
+    """A cluster that the tools reach at `servers`."""
+
+    jars: Path
+    servers: str
+
+    def run(self, tool: str, *arguments: str, text: str = "") -> str:
+        """What a tool prints on standard output and error, without log lines, with what varies replaced."""
+        line = ["java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", f"{self.jars}/*", f"{TOOLS}.{tool}"]
+        line += ["--bootstrap-server", self.servers, *arguments]
+        done = subprocess.run(line, input=text, capture_output=True, text=True, timeout=WITHIN_S, check=False)
+        printed = "\n".join(
+            row.rstrip()
+            for row in (done.stdout + done.stderr).splitlines()
+            if not re.search("log4j|SLF4J|^\\s+at |WARN|KIP-848|JAVA_TOOL_OPTIONS", row, re.IGNORECASE)
+        )
+        for pattern, replacement in VARYING.items():
+            printed = re.sub(pattern, replacement, printed)
+        return f"{done.returncode}\n{printed}"
+
+
+@pytest.fixture(scope="module")
+def shell() -> Iterator[Shell]:
+    with begun_shell() as shell:
+        yield shell
+    end_server()
+
+
+@pytest.fixture(scope="module")
+def isray(jars: Path, shell: Shell) -> Iterator[World]:
+    """Three brokers of this project with listeners."""
+    state = shell.json("up", "--listeners", "--detach")
+    try:
+        yield World(jars, ",".join(state["listeners"].values()))
+    finally:
+        shell.ok("down")
+
+
+@pytest.fixture(scope="module")
+def kafka(jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A controller and three brokers of Apache Kafka."""
+    folder, processes = tmp_path_factory.mktemp("kafka"), []
+    controller, *ports = [free_port() for _ in range(4)]
+    try:
+        for node in (CONTROLLER, *BROKERS):
+            is_broker = node != CONTROLLER
+            listener = f"PLAINTEXT://localhost:{ports[node]}" if is_broker else f"CONTROLLER://localhost:{controller}"
+            values = {"id": node, "controller": controller, "listeners": listener, "folder": folder / f"disk-{node}"}
+            file = folder / f"{node}.properties"
+            file.write_text(PROPERTIES.format(roles="broker" if is_broker else "controller", **values))
+            run_class(jars, "kafka.tools.StorageTool", "format", "-t", "4L6g3nShT-eMCtK--X86sw", "-c", str(file))
+            line = ["java", "-Xmx256m", "-cp", f"{jars}/*", "kafka.Kafka", str(file)]
+            with (folder / f"{node}.log").open("wb") as output:
+                processes.append(subprocess.Popen(line, stdout=output, stderr=subprocess.STDOUT))
+        world = World(jars, ",".join(f"localhost:{port}" for port in ports))
+        deadline = time.monotonic() + WITHIN_S
+        while world.run("BrokerApiVersionsCommand").count("Produce(0)") < len(BROKERS):
+            assert time.monotonic() < deadline
+        yield world
+    finally:
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.wait()
+
+
+def move(tmp_path: Path) -> str:
+    """A reassignment that swaps the replicas of `orders-0`."""
+    file = tmp_path / "move.json"
+    file.write_text(
+        json.dumps({"version": 1, "partitions": [{"topic": "orders", "partition": 0, "replicas": [2, 1, 0]}]})
+    )
+    return str(file)
+
+
+def commands(tmp_path: Path) -> Sequence[tuple[str, tuple[str, ...], str]]:
+    """(tool, arguments, standard input) in the order in which they run."""
+    topic, consumer = ("--topic", "orders"), "consumer.ConsoleConsumer"
+    groups, reassign = "consumer.group.ConsumerGroupCommand", "reassign.ReassignPartitionsCommand"
+    entity = ("--entity-type", "topics", "--entity-name", "orders")
+    setting = ("--config", "min.insync.replicas=2", "--replica-assignment", "0:1:2,1:2:0,2:0:1")
+    election, added = ("--election-type", "preferred"), "0:1:2,1:2:0,2:0:1,0:2:1"
+    return (
+        ("TopicCommand", ("--create", *topic, *setting), ""),
+        ("TopicCommand", ("--create", *topic), ""),
+        ("TopicCommand", ("--describe", *topic), ""),
+        ("TopicCommand", ("--describe", "--topic", "nowhere"), ""),
+        ("TopicCommand", ("--create", "--topic", "wide", "--replication-factor", "9"), ""),
+        ("TopicCommand", ("--create", "--topic", "bad name"), ""),
+        ("ConsoleProducer", topic, "first\nsecond\n"),
+        (consumer, (*topic, "--from-beginning", "--max-messages", "2", "--group", "g"), ""),
+        ("TopicCommand", ("--list",), ""),
+        (groups, ("--list",), ""),
+        (groups, ("--describe", "--group", "g", "--state"), ""),
+        ("GetOffsetShell", (*topic, "--time", "earliest"), ""),
+        ("ConfigCommand", ("--alter", *entity, "--add-config", "min.insync.replicas=1"), ""),
+        ("ConfigCommand", ("--describe", *entity), ""),
+        ("ConfigCommand", ("--alter", *entity, "--add-config", "min.insync.replicas=none"), ""),
+        ("LeaderElectionCommand", (*election, *topic, "--partition", "0"), ""),
+        (reassign, ("--execute", "--reassignment-json-file", move(tmp_path)), ""),
+        (
+            "TopicCommand",
+            ("--alter", *topic, "--partitions", "4", "--replica-assignment", added),
+            "",
+        ),
+        ("TopicCommand", ("--alter", *topic, "--partitions", "2"), ""),
+        (groups, ("--delete", "--group", "g"), ""),
+        (groups, ("--describe", "--group", "g"), ""),
+        ("TopicCommand", ("--delete", *topic), ""),
+        ("TopicCommand", ("--delete", *topic), ""),
+    )
+
+
+@pytest.mark.timeout(900)
+def test_the_tools_print_the_same_on_both(isray: World, kafka: World, tmp_path: Path) -> None:
+    differing = []
+    for tool, arguments, text in commands(tmp_path):
+        found, expected = (world.run(tool, *arguments, text=text) for world in (isray, kafka))
+        if found != expected:
+            differing.append(f"{tool} {' '.join(arguments)}\n--- isray\n{found}\n--- kafka\n{expected}")
+    assert not differing, "\n\n".join(differing)
+
+
+def test_verifiable_and_performance_clients_have_all_records_acknowledged(isray: World) -> None:
+    isray.run("TopicCommand", "--create", "--topic", "load", "--partitions", "2", "--replication-factor", "3")
+    produced = isray.run("VerifiableProducer", "--topic", "load", "--max-messages", "50")
+    assert produced.count('"producer_send_success"') == 50
+    assert '"sent":50,"acked":50' in produced
+    consumed = isray.run("VerifiableConsumer", "--topic", "load", "--group-id", "v", "--max-messages", "50")
+    assert '"offsets_committed"' in consumed
+    assert consumed.startswith("0\n")
