@@ -11,6 +11,7 @@ from typing import get_args
 
 from experiments.engines.port import ClusterSpec
 from experiments.faults.kinds import FAULT_KINDS
+from experiments.faults.kinds.links import LinkFault
 from experiments.scenarios.expectation_model import Expectation
 from experiments.scenarios.model import (
     CONTROLLER_WORDS,
@@ -34,7 +35,7 @@ from experiments.support.yaml_input import flow_yaml, read_yaml_mapping, validat
 from protocol.config import CONFIGS, CONTROLLER_QUORUM_BOOTSTRAP_SERVERS, CONTROLLER_QUORUM_VOTERS, node_ids
 from protocol.errors import did_you_mean
 from protocol.features import RELEASED, Generation
-from protocol.ids import FIRST_CONTROLLER, NO_LEADER
+from protocol.ids import FIRST_CONTROLLER, NO_LEADER, NodeId
 
 _FAULT_TIMES = ("at_ms", "duration_ms")
 
@@ -44,13 +45,15 @@ def load_scenario(path: Path) -> Scenario:
     return scenario_from(read_yaml_mapping(path, "a scenario file"), str(path))
 
 
-def scenario_from(raw: dict[str, object], source: str) -> Scenario:
-    """The scenario described by a mapping; `source` names it in errors."""
+def scenario_from(raw: dict[str, object], source: str, hosts: Collection[NodeId] = ()) -> Scenario:
+    """The scenario described by a mapping; `source` names it in errors. Steps may cut links of `hosts`, too, which are
+    hosts of applications.
+    """
     file = validated(ScenarioFile, raw, source)
     steps = [_step(item, source, f"steps[{index}]") for index, item in enumerate(file.steps)]
     written = {name: getattr(file, name) for name in ScenarioFile.model_fields if name != "steps"}
     scenario = Scenario(**written, steps=steps)
-    _check_references(scenario, source)
+    _check_references(scenario, source, hosts)
     cluster = scenario.cluster
     if isinstance(cluster.racks, list) and len(cluster.racks) != cluster.brokers:
         raise InputError(
@@ -112,7 +115,7 @@ def _stand_in(value: object) -> object:
     return FIRST_CONTROLLER if value in get_args(ControllerSide) else value
 
 
-def _check_references(scenario: Scenario, source: str) -> None:
+def _check_references(scenario: Scenario, source: str, hosts: Collection[NodeId]) -> None:
     """Brokers, controllers, topics and partitions that a step names must exist when the step begins."""
     partitions: dict[str, int] = {}
     _check_former(scenario, source)
@@ -126,11 +129,11 @@ def _check_references(scenario: Scenario, source: str) -> None:
     for index, step in enumerate(scenario.steps):
         place = f"steps[{index}].{step.kind}"
         if isinstance(step.fields, FaultStep):
-            _check_fault(scenario, step.fields, partitions, source, place)
+            _check_fault(scenario, step.fields, partitions, source, place, hosts)
         elif isinstance(step.fields, TopicModel) and not _is_to_be_refused(step.fields):
             _check_topic(scenario, step.fields, partitions, source, place)
         elif step.fields is not None:
-            _check_nodes(scenario, step.fields, source, place)
+            _check_nodes(scenario, step.fields, source, place, hosts)
             if not _is_to_be_refused(step.fields):
                 _check_step_topic(step, step.fields, partitions, source, place)
 
@@ -184,13 +187,20 @@ def _check_step_topic(step: Step, fields: StrictModel, partitions: dict[str, int
         partitions[name] = left
 
 
-def _check_fault(scenario: Scenario, fields: FaultStep, partitions: dict[str, int], source: str, place: str) -> None:
+def _check_fault(
+    scenario: Scenario,
+    fields: FaultStep,
+    partitions: dict[str, int],
+    source: str,
+    place: str,
+    hosts: Collection[NodeId],
+) -> None:
     """The nodes and the partition that a fault names must exist."""
     spec, fault = scenario.cluster.spec(), fields.fault
     stood_in = {FIRST_CONTROLLER} if scenario.cluster.has_store and fields.targets else set()
     for node in fault.nodes:
         known = spec.broker_ids if node in fault.brokers else spec.node_ids
-        if node not in {*known, *stood_in}:
+        if node not in {*known, *stood_in, *(hosts if isinstance(fault, LinkFault) else ())}:
             raise InputError(source, place, f"node {node}", f"one of {', '.join(map(str, known))}")
     named = fault.partition_named
     if named is not None and named.partition >= partitions.get(named.topic, 0):
@@ -218,13 +228,15 @@ def _check_assignment(scenario: Scenario, replicas: list[int], source: str, plac
         raise InputError(source, place, replicas, "each broker once")
 
 
-def _check_nodes(scenario: Scenario, fields: StrictModel, source: str, place: str) -> None:
+def _check_nodes(scenario: Scenario, fields: StrictModel, source: str, place: str, hosts: Collection[NodeId]) -> None:
     last, controllers = scenario.cluster.brokers - 1, scenario.cluster.controller_ids
     is_refused = _is_to_be_refused(fields)
     for name, node in _named_nodes(fields):
         if node < FIRST_CONTROLLER and is_refused:
             continue
         is_link = name in ("between", "from/to")
+        if is_link and node in hosts:
+            continue
         is_broker_field = not (controllers if name == "controller" else is_link and node >= FIRST_CONTROLLER)
         if is_broker_field and not 0 <= node <= last:
             raise InputError(source, f"{place}.{name}", node, f"brokers 0 to {last}")

@@ -29,7 +29,7 @@ from experiments.story.render import Heading
 from experiments.support.fields import StrictModel
 from protocol.controller.topics import CLUSTER_DEFAULT
 from protocol.errors import ErrorCode
-from protocol.ids import RECOVERY_MANAGER, STORE, TopicPartition, is_broker, is_client, is_controller
+from protocol.ids import RECOVERY_MANAGER, STORE, TopicPartition, is_application, is_broker, is_client, is_controller
 from protocol.messages.admin import AdminRequest
 from protocol.messages.cluster import UpgradeType
 from protocol.messages.partitions import ElectionType
@@ -294,7 +294,7 @@ class Runner:
             topics = {topic.name: self.as_placed(topic) for topic in self.scenario.topics}
             self._injector = Injector(Controls(self.engine, topics, self.clients.next_id, within_tolerance=False))
         fault = fields.fault.model_copy(update={"at_ms": self.engine.now_ms(), "duration_ms": fields.duration})
-        self._restartable |= {node: self._incarnation(node) for node in fault.nodes}
+        self._restartable |= {node: self._incarnation(node) for node in fault.nodes if not is_application(node)}
         self._injector.inject(fault)
         self._await_restarts()
         for node in fault.nodes if fault.keeps_down else ():

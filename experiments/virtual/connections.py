@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 PORT = 9092
 FIRST_RETRY_MS = 200
+SYN_RETRY_MS = 1_000
 LAST_RETRY_MS = 120_000
 RESET_AFTER_MS = 924_600
 """15 retransmissions: Linux's `net.ipv4.tcp_retries2`."""
@@ -57,6 +58,7 @@ class Stream:
         self._segments: deque[tuple[TimeMs, TimeMs, Callable[[], None]]] = deque()
         self._is_scheduled = False
         self.give_up_ms = connections.reset_after_ms
+        self.first_retry_ms = FIRST_RETRY_MS
 
     def send(self, arrive: Callable[[], None]) -> None:
         """Sends something; `arrive` is called when it is there."""
@@ -64,12 +66,12 @@ class Stream:
         network, now_ms = cluster.network, cluster.now_ms
         route = network.route(self._source, self._target, ClientBytes)
         arrivals: Sequence[TimeMs] = ()
-        attempt_ms, wait_ms = now_ms, FIRST_RETRY_MS
+        attempt_ms, wait_ms = now_ms, self.first_retry_ms
         while not arrivals:
             arrivals = network.arrivals(attempt_ms, route)
             attempt_ms, wait_ms = attempt_ms + wait_ms, min(2 * wait_ms, LAST_RETRY_MS)
             if attempt_ms - now_ms > self.give_up_ms:
-                arrivals = (attempt_ms,)
+                arrivals, arrive = (attempt_ms,), self._give_up
         due_ms = max(min(arrivals), self._segments[-1][1] if self._segments else 0)
         self._segments.append((now_ms, due_ms, arrive))
         self._schedule(due_ms)
@@ -82,8 +84,12 @@ class Stream:
             self._is_scheduled = True
             self._connections.cluster.call_at(at_ms, self._pump)
 
-    def _pump(self, wait_ms: TimeMs = FIRST_RETRY_MS) -> None:
-        """Delivers what is due, or tries again later."""
+    def _give_up(self) -> None:
+        self.clear()
+        self._lost()
+
+    def _pump(self, wait_ms: TimeMs = 0) -> None:
+        """Delivers what is due, or tries again after `wait_ms` (0: the first time to wait)."""
         self._is_scheduled = False
         cluster = self._connections.cluster
         while self._segments:
@@ -93,15 +99,15 @@ class Stream:
                 return
             if cluster.network.is_cut(self._source, self._target):
                 if cluster.now_ms - sent_ms >= self.give_up_ms:
-                    self.clear()
-                    self._lost()
+                    self._give_up()
                     return
                 self._is_scheduled = True
+                wait_ms = wait_ms or self.first_retry_ms
                 cluster.call_at(cluster.now_ms + wait_ms, partial(self._pump, min(2 * wait_ms, LAST_RETRY_MS)))
                 return
             self._segments.popleft()
             arrive()
-            wait_ms = FIRST_RETRY_MS
+            wait_ms = 0
 
 
 class Connection(asyncio.Transport):
@@ -128,6 +134,8 @@ class Connection(asyncio.Transport):
         self._protocol = protocol
         self._is_reading = True
         self._unread: list[bytes] = []
+        self.refuse: Callable[[OSError], None] = self.lose
+        """Called where the connection does not come about."""
 
     # -- the application's end -----------------------------------------------------------------------------------------
 
@@ -210,7 +218,11 @@ class Connection(asyncio.Transport):
             self._loop.call_soon(self._protocol.connection_lost, error)
 
     def _time_out(self) -> None:
-        self.lose(os_error(errno.ETIMEDOUT))
+        error = os_error(errno.ETIMEDOUT)
+        if self.is_accepted:
+            self.lose(error)
+        else:
+            self.refuse(error)
         self._connections.forget(self)
 
 
@@ -285,7 +297,7 @@ class Connections(Recorder):
             connection.to_host.send(establish)
 
         def establish() -> None:
-            connection.to_broker.give_up_ms = self.reset_after_ms
+            connection.to_broker.give_up_ms, connection.to_broker.first_retry_ms = self.reset_after_ms, FIRST_RETRY_MS
             if connection.is_open and not connected.done():
                 loop.call_soon(protocol.connection_made, connection)
                 loop.call_soon(_set_result, connected)
@@ -296,7 +308,9 @@ class Connections(Recorder):
             if not connected.done():
                 connected.set_exception(error)
 
-        connection.to_broker.give_up_ms = CONNECT_WITHIN_MS
+        connection.refuse = fail
+
+        connection.to_broker.give_up_ms, connection.to_broker.first_retry_ms = CONNECT_WITHIN_MS, SYN_RETRY_MS
         connection.to_broker.send(accept)
         return connection
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from experiments.virtual.broker import crc32c
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, MalformedMessageError
 from protocol.ids import TimeMs, TopicPartition
 from protocol.kafka.apis import PRODUCE
 from protocol.kafka.batches import read_produced
@@ -64,9 +64,19 @@ class Observer:
         self.acknowledged: list[Acknowledged] = []
         self.exchanges: list[Exchange] = []
         self._wires: dict[int, _Wire] = {}
+        self._foreign: set[int] = set()
 
     def observe(self, now_ms: TimeMs, connection: Connection, what: str, data: bytes) -> None:
-        """Something has gone through the application's end of a connection."""
+        """Something has gone through the application's end of a connection. A connection that does not speak Kafka's
+        protocol is not looked at any more.
+        """
+        if connection.number not in self._foreign:
+            try:
+                self._observe(now_ms, connection, what, data)
+            except MalformedMessageError:
+                self._foreign.add(connection.number)
+
+    def _observe(self, now_ms: TimeMs, connection: Connection, what: str, data: bytes) -> None:
         wire = self._wires.setdefault(connection.number, _Wire())
         if what == "sends":
             wire.requests.feed(data)

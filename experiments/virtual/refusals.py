@@ -7,11 +7,14 @@ cannot be run here; asyncio clients in pure Python can.
 
 from __future__ import annotations
 
+import asyncio
 import sys
+import threading
 from pathlib import Path
 
-_PLUMBING = ("/asyncio/", "/experiments/virtual/", "/threading.py", "/socket.py", "/concurrent/futures/")
-_EXAMPLES = "/experiments/virtual/examples/"
+_HERE = Path(__file__).parent
+_PLUMBING = {str(_HERE), str(Path(asyncio.__file__).parent), str(Path(threading.__file__).parent)}
+"""The folders of this package, of asyncio, and of the standard library's modules."""
 
 
 class OutsideSimulationError(RuntimeError):
@@ -27,8 +30,7 @@ def _place() -> str:
     """`FILE:LINE` of the innermost frame that belongs neither to this package nor to asyncio."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
-        path = frame.f_code.co_filename
-        if _EXAMPLES in path or not any(part in path for part in _PLUMBING):
+        if str(Path(frame.f_code.co_filename).parent) not in _PLUMBING:
             break
         frame = frame.f_back
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"

@@ -24,7 +24,7 @@ from experiments.virtual.engine import VirtualEngine
 from experiments.virtual.observer import Acknowledged, Exchange, readable
 from experiments.virtual.patches import patched
 from experiments.virtual.timeline import Timeline
-from protocol.ids import NO_LEADER, TimeMs, TopicPartition, node_name
+from protocol.ids import FIRST_APPLICATION, NO_LEADER, TimeMs, TopicPartition, node_name
 from protocol.messages.kafka_batch import KafkaRecord, is_kafka
 
 SETTLE_MS = 60_000
@@ -157,7 +157,8 @@ def _scenario(
         for name, shape in topics.items()
     ]
     raw: dict[str, object] = {"name": "simulated-kafka", "cluster": {**cluster}, "topics": listed}
-    return scenario_from(raw | {"steps": [dict(step) for step in steps] or [{"wait": "1ms"}]}, "simulated_kafka")
+    listed_steps = [dict(step) for step in steps] or [{"wait": "1ms"}]
+    return scenario_from(raw | {"steps": listed_steps}, "simulated_kafka", (FIRST_APPLICATION,))
 
 
 def _committed(engine: CheckedEngine) -> dict[TopicPartition, list[KafkaRecord]]:
