@@ -16,7 +16,6 @@ import asyncio
 import gc
 import os
 import signal
-import socket
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
@@ -33,6 +32,7 @@ import ray
 from actors.caller_log import CallerCall, CallerLog, Run, runs_of
 from actors.clock import LoopClock
 from actors.host import NodeHost
+from actors.listener_security import sasl_of, tls_of
 from actors.load import LoadNode
 from actors.log.files import OpenFiles
 from actors.log.format import crc32c
@@ -42,12 +42,12 @@ from actors.node_log import NodeLog
 from actors.peers import Handle, RayPeers, delivery_of
 from actors.processes import ProcessId, own_process, set_signal_of_parents_end, signal_process
 from actors.relay import AdminRelay, CallerCommand
-from actors.sockets import BrokerSockets, bind, endpoint_of, sasl_of
+from actors.sockets import BrokerSockets, bind, endpoint_of
 from actors.storage import DiskLossKind, DiskStorage, Owner, apply_loss
 from actors.transport import NodeLinks, Transport
 from protocol.broker.context import ReplicaView, replica_view
 from protocol.broker.recovery import hook_named
-from protocol.config import INDEX_INTERVAL_BYTES, LISTENERS, UNCLEAN_LEADER_HOOK, ClusterConfig
+from protocol.config import INDEX_INTERVAL_BYTES, UNCLEAN_LEADER_HOOK, ClusterConfig
 from protocol.contract import Node
 from protocol.errors import MalformedMessageError
 from protocol.events.base import Trace
@@ -66,6 +66,7 @@ from protocol.ids import (
     is_store,
     node_name,
 )
+from protocol.kafka.addresses import listener_address
 from protocol.log.tail import trace_of
 from protocol.messages.admin import AdminRequest
 from protocol.messages.codec import decode, encode
@@ -252,8 +253,9 @@ class NodeShell:
         self._storage = DiskStorage(setup.directory, owner, interval_bytes, self._files, LOCK_WAIT_S)
         self._reported_drops = 0
         self._clock = clock = LoopClock(setup.skew_ms)
-        sockets = self._bind(setup)
-        endpoint = None if sockets is None else endpoint_of(sockets)
+        address = listener_address(setup.config) if is_broker(setup.node) else None
+        bound = None if address is None else bind(address, setup.node, self._storage, ray.util.get_node_ip_address())
+        endpoint = None if bound is None else endpoint_of(bound)
         self._node = build_node(setup, self._storage, rack, clock.now_ms(), endpoint)
         self._transport = Transport(
             setup.incarnation, RayPeers(setup.run, setup.node), lambda error: self._host.fail(repr(error))
@@ -266,20 +268,14 @@ class NodeShell:
         self._log.note("INFO", f"incarnation {setup.incarnation} on {setup.directory}")
         self._admin_relay = AdminRelay(self._transport.send, setup.incarnation, self._calls)
         node, send = self._node, self._admin_relay.send
-        self._sockets = None if sockets is None else BrokerSockets(sockets, send)
-        if self._sockets is not None and isinstance(node, BaseBroker):
-            rng, sasl = _rng(setup, "listener"), sasl_of(setup.config)
+        self._sockets: BrokerSockets | None = None
+        if address is not None and bound is not None and isinstance(node, BaseBroker):
+            self._sockets = BrokerSockets(bound, send, tls_of(address, setup.config))
+            sasl, rng = sasl_of(address, setup.config), _rng(setup, "listener")
             node, send = ListeningBroker(node, crc32c, setup.run, rng, sasl), self._sockets.send
         self._host = NodeHost(node, clock, send, self._meter)
         self._transport.serve(self._host)
         self._serves.set()
-
-    def _bind(self, setup: NodeSetup) -> socket.socket | None:
-        """The socket of a broker for Kafka's clients; None where it has none. ConfigError where it cannot be bound."""
-        configured = str(setup.config.values[LISTENERS])
-        if not configured or not is_broker(setup.node):
-            return None
-        return bind(configured, setup.node, self._storage, ray.util.get_node_ip_address())
 
     def __repr__(self) -> str:
         return self._name

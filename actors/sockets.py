@@ -11,40 +11,31 @@ on its disk, and takes it again at its next start if it is free, so that the boo
 from __future__ import annotations
 
 import asyncio
-import os
-import re
 import socket
+import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 from actors.host import NodeHost
-from protocol.config import LISTENERS, SASL_ENABLED_MECHANISMS, SASL_USERS_FILE, ClusterConfig, ConfigError
+from actors.listener_security import principal_of
+from protocol.config import LISTENERS, ConfigError
 from protocol.contract import Storage
 from protocol.ids import SOCKETS, BrokerId, NodeId
-from protocol.kafka.sasl import Sasl, users_of
+from protocol.kafka.addresses import ListenerAddress
 from protocol.messages.base import Message
 from protocol.messages.connections import ClientBytes, ClientCongested, ClientConnected, ClientDisconnected
 
 PORT_FILE = "listener-port"
 BACKLOG = 128
-SASL_PROTOCOL = "SASL_PLAINTEXT"
-_LISTENER = re.compile(r"(?P<protocol>[A-Z_]+)://(?P<host>[^:/]*):(?P<port>[0-9]+)")
-MAX_PORT = 65_535
 MAX_UNHANDLED_BYTES = 1_048_576
 """How many bytes of a connection may wait for the node before its socket is not read any more."""
 
 
-def bind(configured: str, broker: BrokerId, storage: Storage, address: str) -> socket.socket:
-    """The bound socket of a broker. `configured` is the config `listeners`, `address` that of the machine. ConfigError
-    for another form, or a port that is in use.
-    """
-    match = _LISTENER.fullmatch(configured)
-    if match is None or match["protocol"] not in ("PLAINTEXT", SASL_PROTOCOL) or int(match["port"]) + broker > MAX_PORT:
-        raise ConfigError("listeners", configured, f"PLAINTEXT://HOST:PORT or {SASL_PROTOCOL}://HOST:PORT")
-    host, port = match["host"] or address, int(match["port"])
-    if port:
-        return _bound(host, port + broker)
+def bind(address: ListenerAddress, broker: BrokerId, storage: Storage, machine: str) -> socket.socket:
+    """The bound socket of a broker; `machine` is the address of its machine. ConfigError for a port that is in use."""
+    host = address.host or machine
+    if address.port:
+        return _bound(host, address.port_of(broker))
     kept = storage.read_file(PORT_FILE)
     if kept is not None and kept.isdigit():
         with suppress(ConfigError):
@@ -59,24 +50,7 @@ def _bound(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), backlog=BACKLOG)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise ConfigError("listeners", f"{host}:{port}", "an address of this machine, free", f" ({reason})") from error
-
-
-def sasl_of(config: ClusterConfig) -> Sasl | None:
-    """The mechanisms and users of the listener of a config; None for one without SASL. ConfigError for a file of users
-    that cannot be read, or has no users.
-    """
-    if not str(config.values[LISTENERS]).startswith(SASL_PROTOCOL):
-        return None
-    path = Path(str(config.values[SASL_USERS_FILE]))
-    try:
-        users = users_of(path.read_text(encoding="utf-8").splitlines(), SASL_USERS_FILE)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(SASL_USERS_FILE, str(path), "a file with lines NAME=PASSWORD", f" ({error})") from error
-    if not users:
-        raise ConfigError(SASL_USERS_FILE, str(path), "a file with lines NAME=PASSWORD", " (no users)")
-    mechanisms = str(config.values[SASL_ENABLED_MECHANISMS]).split(",")
-    return Sasl(users, os.urandom, [mechanism.strip() for mechanism in mechanisms])
+        raise ConfigError(LISTENERS, f"{host}:{port}", "an address of this machine, free", f" ({reason})") from error
 
 
 def endpoint_of(bound: socket.socket) -> str:
@@ -86,10 +60,15 @@ def endpoint_of(bound: socket.socket) -> str:
 
 
 class BrokerSockets:
-    """The connections at a bound socket. `onward` takes what the host's node sends to other nodes."""
+    """The connections at a bound socket, encrypted with `tls` where it is given. `onward` takes what the host's node
+    sends to other nodes.
+    """
 
-    def __init__(self, bound: socket.socket, onward: Callable[[NodeId, Message], None]) -> None:
+    def __init__(
+        self, bound: socket.socket, onward: Callable[[NodeId, Message], None], tls: ssl.SSLContext | None = None
+    ) -> None:
         self._bound = bound
+        self._tls = tls
         self._onward = onward
         self._connections: dict[int, _Socket] = {}
         self._last = 0
@@ -98,7 +77,7 @@ class BrokerSockets:
     async def serve(self, host: NodeHost) -> None:
         """Accepts connections for the node of `host`, on the running loop."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Socket(self, host), sock=self._bound)
+        self._server = await loop.create_server(lambda: _Socket(self, host), sock=self._bound, ssl=self._tls)
 
     def send(self, to: NodeId, message: Message) -> None:
         """As the host's `send`: messages to `SOCKETS` are written to their sockets."""
@@ -143,7 +122,8 @@ class _Socket(asyncio.Protocol):
         self._number = self._sockets.add(self)
         peer = transport.get_extra_info("peername")
         name = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else ""
-        self._deliver(ClientConnected.unchecked(connection=self._number, peer=name))
+        principal = principal_of(transport.get_extra_info("peercert"))
+        self._deliver(ClientConnected.unchecked(connection=self._number, peer=name, principal=principal))
 
     def data_received(self, data: bytes) -> None:
         self._unhandled_bytes += len(data)

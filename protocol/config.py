@@ -266,8 +266,18 @@ AUTHORIZER_CLASS_NAME = _node("authorizer.class.name", "", "", "KIP-801", choice
     "Authorizer of requests: `standard` checks access control entries, empty allows everything."
 )
 LISTENERS = _quorum("listeners", "", "", "KIP-103").declare(
-    "Where brokers listen for Kafka's clients: `PLAINTEXT://HOST:PORT`, or `SASL_PLAINTEXT://HOST:PORT`. Broker N "
-    "listens N above that port, at a free one with 0; without a host at the address of its machine. Empty: nowhere."
+    "Where brokers listen for Kafka's clients: `PROTOCOL://HOST:PORT` with PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. "
+    "Broker N listens N above that port, at a free one with 0; without a host at the address of its machine. Empty: "
+    "nowhere."
+)
+SSL_KEYSTORE_LOCATION = _quorum("ssl.keystore.location", "", "", "KIP-651").declare(
+    "PEM file on the brokers' machines with the private key and the certificate chain of a TLS listener."
+)
+SSL_TRUSTSTORE_LOCATION = _quorum("ssl.truststore.location", "", "", "KIP-651").declare(
+    "PEM file with the authorities whose certificates of clients a TLS listener accepts."
+)
+SSL_CLIENT_AUTH = _quorum("ssl.client.auth", "none", "", "Kafka", choices=("none", "required")).declare(
+    "Whether a TLS listener asks clients for a certificate, whose subject is then their principal."
 )
 SOCKET_REQUEST_MAX_BYTES = _node("socket.request.max.bytes", 104_857_600, "bytes", "Kafka", maximum=INT_MAX).declare(
     "Largest request that a listener for Kafka's clients accepts; a larger one ends its connection."
@@ -284,7 +294,7 @@ CONNECTIONS_MAX_IDLE_MS = _node("connections.max.idle.ms", 600_000, "ms", "Kafka
 SASL_ENABLED_MECHANISMS = _node(
     "sasl.enabled.mechanisms", "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512", "", "Kafka (default: GSSAPI)"
 ).declare("SASL mechanisms of a listener, separated by commas.")
-SASL_USERS_FILE = _node("sasl.users.file", "", "", "this project").declare(
+SASL_USERS_FILE = _quorum("sasl.users.file", "", "", "this project").declare(
     "File of the users of a listener with SASL on each broker's machine, with lines NAME=PASSWORD; it is read when a "
     "broker starts."
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -89,17 +90,33 @@ def run_study(
     spark = SparkOptions(spark_master, name_values("--spark-conf", spark_conf, "spark."))
     with _failures(), progress("isray study") as shown, beside(spark) as started:
         _sweep(file, out, engine, trials, address, shown, started.begin)
+        write_report = _report_writer()
         cells = analyze(out, shown, spark, started)
         with local_copy(out, shown, traces=False) as folder:
             shown.show("report")
-            from experiments.studies.report.render import write_report
-
-            write_report(folder, out)
+            write_report.result()(folder, out)
             documents, study = json.loads((folder / CELLS).read_bytes()), read_record(folder).study
     report = store_at(out).place("report.html")
     found = summary(study, cells)
     document = {"out": out, "report": report, "headline": found.headline, "cells": documents}
     print_result(as_json, document, _print_table, study, cells, found, out, report)
+
+
+def _report_writer() -> Future[Callable[[Path, str], object]]:
+    """`write_report`, which a thread imports and prepares, while Spark is at work."""
+
+    def prepare() -> Callable[[Path, str], object]:
+        from experiments.studies.report.charts.library import warm_up
+        from experiments.studies.report.render import write_report
+
+        warm_up()
+        return write_report
+
+    thread = ThreadPoolExecutor(1)
+    try:
+        return thread.submit(prepare)
+    finally:
+        thread.shutdown(wait=False)
 
 
 @app.register("sweep", _RUN.format("sweep"))

@@ -5,14 +5,22 @@ the sources (`experiments/hunt/mutants`).
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
-from protocol import contract
 
-PACKAGES_FOLDER = Path(contract.__file__).resolve().parent.parent
+def _origin() -> Path:
+    """The file of the module `protocol.contract`, which is not imported: it needs all messages."""
+    found = find_spec("protocol.contract")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin)
+
+
+PACKAGES_FOLDER = _origin().resolve().parent.parent
 """The folder that holds the packages protocol, actors and experiments."""
 
 
 def is_compiled() -> bool:
     """Whether the nodes and the simulator are extension modules."""
-    return not str(contract.__file__).endswith(".py")
+    return _origin().suffix != ".py"

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter
 
-from experiments.support.yaml_input import parse_yaml
+from experiments.support.yaml_text import parse_yaml
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar, get_args
 
@@ -17,23 +17,13 @@ from pydantic_core import ErrorDetails
 
 from experiments.support.errors import InputError, WrongField, shown
 from experiments.support.fields import IN_FILE, StrictModel
+from experiments.support.yaml_text import parse_yaml
 from protocol.config import ConfigError
 from protocol.errors import did_you_mean
 
 Model = TypeVar("Model", bound=BaseModel)
 
 _KINDS = {type(None): "nothing", list: "a list", dict: "a mapping", str: "text", bool: "true or false"}
-
-
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """Refuses a duplicate key, of which YAML would take the last value."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
-        keys = [key.value for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} twice", node.start_mark)
-        return super().construct_mapping(node, deep)
 
 
 def read_text(path: Path, what: str, form: str = "YAML") -> str:
@@ -56,19 +46,6 @@ def parse_yaml_mapping(text: str, source: str, what: str) -> dict[str, object]:
     if not isinstance(raw, dict):
         raise InputError(source, "", kind_of(raw), f"a mapping: {what}")
     return raw
-
-
-def parse_yaml(text: str, source: str, what: str) -> object:
-    """The YAML value in a text; InputError, which names `source` and the expected content `what`, where it has none."""
-    try:
-        return yaml.load(text, _UniqueKeyLoader)
-    except RecursionError as error:
-        raise InputError(source, "", "YAML that is nested too deeply", what) from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f"line {mark.line + 1}" if mark else ""
-        problem = str(getattr(error, "problem", error)).removeprefix("found ")
-        raise InputError(source, line, problem, "YAML, each key once") from error
 
 
 def kind_of(value: object) -> str:

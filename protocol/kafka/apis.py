@@ -20,7 +20,7 @@ STATELESS = (
     Api(PRODUCE, "Produce", 3, 13, produce.produce),
     Api(2, "ListOffsets", 1, 7, offsets.list_offsets),
     Api(3, "Metadata", 0, 12, cluster.metadata),
-    Api(API_VERSIONS, "ApiVersions", 0, 3, cluster.api_versions),
+    Api(API_VERSIONS, "ApiVersions", 0, 4, cluster.api_versions),
     Api(22, "InitProducerId", 0, 5, produce.init_producer_id),
     Api(23, "OffsetForLeaderEpoch", 2, 4, offsets.offset_for_leader_epoch),
     Api(SASL_HANDSHAKE, "SaslHandshake", 0, 1, sasl.handshake),

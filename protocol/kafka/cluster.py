@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from protocol.errors import ErrorCode
+from protocol.features import SUPPORTED_FEATURES
 from protocol.ids import NO_LEADER
 from protocol.kafka.view import NO_UUID, Client, View, text_of, uuid_of
 from protocol.kafka.wire import KafkaRequest, Values
@@ -22,16 +23,34 @@ from protocol.metadata.image import MetadataImage, TopicImage
 from protocol.metadata.partition import PartitionState
 from protocol.metadata.queries import is_offline
 
+_ZERO_LEVELS = 4
+"""The version of ApiVersions from which the lowest level of a feature may be 0."""
 _NAMES_BY_ID = 12
 """The version of Metadata from which a topic may be named by its id alone."""
 INTERNAL_TOPICS = frozenset({"__consumer_offsets"})
 
 
 def api_versions(view: View, client: Client, request: KafkaRequest) -> Values:
-    """The APIs with their versions; the software of the client is noted for logs."""
+    """The APIs with their versions, and the features with their supported and finalized levels; the software of the
+    client is noted for logs. Below version 4 a feature whose lowest level is 0 is left out of the supported ones, since
+    clients of that time refuse 0 (KIP-1022).
+    """
     name, version = (getattr(request.body, f"client_software_{part}", "") for part in ("name", "version"))
     client.software = f"{name} {version}".strip()
-    return supported(view.supported, ErrorCode.NONE)
+    levels = {name: level for name, level in view.image.feature_levels.items() if level}
+    return {
+        **supported(view.supported, ErrorCode.NONE),
+        "supported_features": [
+            {"name": feature, "min_version": low, "max_version": high}
+            for feature, (low, high) in SUPPORTED_FEATURES.items()
+            if low or request.version >= _ZERO_LEVELS
+        ],
+        "finalized_features_epoch": view.image.next_offset - 1,
+        "finalized_features": [
+            {"name": feature, "max_version_level": level, "min_version_level": level}
+            for feature, level in levels.items()
+        ],
+    }
 
 
 def supported(ranges: dict[int, tuple[int, int]], error: ErrorCode) -> Values:

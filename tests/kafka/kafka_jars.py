@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.conformance.recorder.jars import cache_folder
+from experiments.support.cache import cache_folder
 
 RELEASE = "4.4.0"
 WITHIN_S = 90
@@ -17,7 +17,7 @@ ARTIFACTS = (f"org.apache.kafka:kafka_2.13:{RELEASE}", f"org.apache.kafka:kafka-
 @pytest.fixture(scope="session")
 def jars(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All jars of a broker and of the tools, which Maven resolves once per machine."""
-    folder = cache_folder({}) / f"broker-{RELEASE}"
+    folder = cache_folder({}) / "maven" / f"broker-{RELEASE}"
     items = "".join(
         "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>".format(
             *artifact.split(":")

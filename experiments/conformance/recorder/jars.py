@@ -12,13 +12,14 @@ import hashlib
 import os
 import re
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 from urllib.error import HTTPError, URLError
 from xml.etree import ElementTree
 
 from experiments.support.atomic import write_bytes
+from experiments.support.cache import cache_folder
 from experiments.support.errors import InputError
 from protocol.kafka_release import KafkaRelease, kafka_release
 
@@ -68,7 +69,7 @@ def jars_in(folder: Path, release: str) -> list[Path]:
 def fetched_jars(release: str, repository: str = CENTRAL, cache: Path | None = None) -> list[Path]:
     """The jars of the release from a Maven repository. InputError for a release that it does not serve, and where it
     cannot be reached or a file does not have its checksum."""
-    cache = cache_folder(os.environ) if cache is None else cache
+    cache = cache_folder(os.environ) / "maven" if cache is None else cache
     root = Artifact(KAFKA, KAFKA_JARS[0], release)
     try:
         pom = _fetched(repository, root.path("pom"), cache)
@@ -81,11 +82,6 @@ def fetched_jars(release: str, repository: str = CENTRAL, cache: Path | None = N
         return [_fetched(repository, artifact.path("jar"), cache) for artifact in artifacts]
     except HTTPError as error:
         raise InputError(error.url or repository, "", f"HTTP status {error.code}", "a served file") from error
-
-
-def cache_folder(environ: Mapping[str, str]) -> Path:
-    given = environ.get("XDG_CACHE_HOME")
-    return (Path(given) if given else Path.home() / ".cache") / "isray" / "maven"
 
 
 def _is_known(version: str) -> bool:

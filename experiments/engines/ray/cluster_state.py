@@ -188,8 +188,8 @@ def properties_path(name: str) -> Path:
 def write_properties(state: ClusterState) -> None:
     """Writes `properties_path`."""
     servers = ",".join(state.listeners.values())
+    protocol = state.options.config.get(LISTENERS, "PLAINTEXT").partition("://")[0]
     path = properties_path(state.options.name)
-    protocol = state.options.config.get(LISTENERS, "PLAINTEXT").partition(":")[0]
     write_text(path, f"bootstrap.servers={servers}\nsecurity.protocol={protocol}\n")
 
 

@@ -40,6 +40,7 @@ from protocol.config import (
     node_ids,
 )
 from protocol.ids import FIRST_CONTROLLER
+from protocol.kafka.addresses import listener_address
 
 STOP_WITHIN_S = 30.0
 RECORDED_WITHIN_S = 600.0
@@ -60,6 +61,7 @@ def config_of(options: ClusterOptions) -> ClusterConfig:
     """The static config of the nodes. InputError where it is wrong, or names controllers that there are not."""
     try:
         config = ClusterConfig.of(options.generation, options.config, kafka_release=options.kafka_release)
+        listener_address(config)
     except ConfigError as error:
         raise InputError("--config", error.name, f"{error.found}{error.hint}", error.allowed) from error
     if options.generation.features.metadata_in_store:

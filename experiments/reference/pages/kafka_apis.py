@@ -18,6 +18,7 @@ TITLE = "APIs of Kafka's protocol"
 SUMMARY = "the requests of Kafka's clients that brokers serve, with their versions, and those that are absent, with why"
 
 _NOTES = {
+    "ApiVersions": "with supported and finalized features from version 3 on",
     "Produce": "one batch per partition, of format 2; all codecs, which brokers do not decompress",
     "Fetch": "sessions; consumers read from leaders only",
     "ListOffsets": "timestamps -1 to -3 and times",

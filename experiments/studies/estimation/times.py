@@ -57,7 +57,10 @@ def read_times(out: Path) -> list[Mapping[str, Times]]:
     path = out / TABLE
     try:
         documents = _DOCUMENTS.validate_json((out / "gold" / "cells.json").read_bytes())
-        rows = pq.read_table(path, columns=["cell", "kind", "up_to_ms", "share"]).to_pylist()
+        columns = ["cell", "kind", "up_to_ms", "share"]
+        files = sorted(each for each in path.iterdir() if each.suffix == ".parquet")
+        parts = [pq.ParquetFile(file).read(columns) for file in files]
+        rows = [row for part in parts for row in part.to_pylist()]
         quantiles = [
             {kind: _FAILOVER_TIMES.validate_python(document[f"{kind}_ms"]) for kind in KINDS} for document in documents
         ]

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.support.atomic import write_bytes
+from experiments.support.cache import cache_folder
 
 OWN_OPTIONS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 """Variables of the environment that give every JVM options."""
@@ -72,12 +73,6 @@ def class_archive(java_home: Path, jars: Path, folder: Path, environ: Mapping[st
         return PLAIN
     written = folder / kept.name
     return ClassArchive(f'"-XX:ArchiveClassesAtExit={written}" {QUIET}', written, kept)
-
-
-def cache_folder(environ: Mapping[str, str]) -> Path:
-    """Where archives are kept."""
-    given = environ.get("XDG_CACHE_HOME")
-    return (Path(given) if given else Path.home() / ".cache") / "isray"
 
 
 def digest_of(release: bytes, jars: Iterable[Path]) -> str:

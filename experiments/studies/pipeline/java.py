@@ -56,6 +56,10 @@ def java_home(environ: Mapping[str, str] | None = None) -> Path:
     environ = os.environ if environ is None else environ
     found = []
     for name, java in _candidates(environ):
+        with suppress(_DoesNotStart):
+            home, version = _run(java, environ, VECTOR_ARGUMENT)
+            if version >= MINIMUM_VERSION and (home / "bin" / "java").resolve() == java.resolve():
+                return home  # and no wrapper, which starts with any argument
         try:
             home, version = _started(java, environ)
         except _DoesNotStart as error:

@@ -26,8 +26,9 @@ from experiments.studies.estimation.why import Attribution, read_attributions
 from experiments.studies.failures.words import shared_assumptions, split_common
 from experiments.studies.report import kafka, tradeoffs, verdict, why, words
 from experiments.studies.report.charts.forest import differences_chart, estimates_chart
+from experiments.studies.report.charts.library import library
 from experiments.studies.report.charts.sweeps import curves, heat_maps
-from experiments.studies.report.charts.theme import Chart, library
+from experiments.studies.report.charts.theme import Chart
 from experiments.studies.report.charts.times import times_charts
 from experiments.studies.report.charts.tradeoff import tradeoff_chart
 from experiments.studies.report.effects import effects

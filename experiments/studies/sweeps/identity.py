@@ -69,12 +69,15 @@ def _sources(module: str) -> tuple[tuple[str, bytes], ...]:
         above = module.count(".") + (Path(own).name == "__init__.py")
         roots[module.partition(".")[0]] = Path(own).resolve().parents[above]
     found: dict[str, bytes] = {}
-    waiting = [module, "experiments.studies.trials.trial"]
+    waiting, seen = [module, "experiments.studies.trials.trial"], set[str]()
     while waiting:
         name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
         root = roots.get(name.partition(".")[0])
         path = Path(own) if own and name == module == "__main__" else root and _file_of(name, root)
-        if name not in found and path:
+        if path:
             found[name] = path.read_bytes()
             waiting += [name.rpartition(".")[0], *_imports(name, found[name], path.name == "__init__.py")]
     return tuple(sorted(found.items()))
@@ -91,10 +94,7 @@ def _file_of(module: str, root: Path) -> Path | None:
 def _imports(module: str, source: bytes, is_package: bool) -> tuple[str, ...]:
     """Dotted names that a module imports, including those of what it takes from them; not for types alone."""
     found: list[str] = []
-    tree = ast.parse(source)
-    for_types = (node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test))
-    skipped = {id(inner) for node in for_types for inner in ast.walk(node)}
-    for node in (node for node in ast.walk(tree) if id(node) not in skipped):
+    for node in _statements(ast.parse(source), has_types=b"TYPE_CHECKING" in source):
         if isinstance(node, ast.Import):
             found += [name.name for name in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -102,6 +102,19 @@ def _imports(module: str, source: bytes, is_package: bool) -> tuple[str, ...]:
             base = ".".join([*(parents if node.level else []), *filter(None, [node.module])])
             found += [base, *(f"{base}.{name.name}" for name in node.names)]
     return tuple(found)
+
+
+def _statements(tree: ast.Module, *, has_types: bool) -> Iterator[ast.AST]:
+    """The statements of a module, those within others too, but not those for types alone, which it may have
+    (`has_types`). Expressions, which are most of a syntax tree, are not visited: no import is in one."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if has_types and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            continue
+        yield node
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            waiting += getattr(node, part, ())
 
 
 def content_digest(*functions: Callable[..., object]) -> str:

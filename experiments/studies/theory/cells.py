@@ -19,7 +19,8 @@ from experiments.studies.theory.answers import model_of
 from experiments.studies.theory.validation import MAX_FAILURES, MIN_TRIALS, WEIGHTED_TRIALS, ValidationCell, sized
 from experiments.support.declared import declared
 from experiments.support.errors import InputError
-from experiments.support.yaml_input import kind_of, parse_yaml, read_text
+from experiments.support.yaml_input import kind_of, read_text
+from experiments.support.yaml_text import parse_yaml
 
 WHAT = "a list of cells, each a mapping of study parameters; or a study file"
 COVERS = (

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import cycle, islice
 from typing import Any, TypeVar
 
@@ -77,12 +76,6 @@ def scalable(rows: Sequence[ChartRow], names: Sequence[str], *, scaled: bool) ->
     one = [row | {f"one_{name}": row[name] for name in names} for row in rows]
     times = f" * {PARTITIONS}" if scaled else ""
     return alt.Chart(alt.InlineData(one)).transform_calculate(**{name: f"datum.one_{name}{times}" for name in names})
-
-
-@cache
-def library() -> str:
-    """The scripts of Vega, Vega-Lite and Vega-Embed, as one module that sets `vegaEmbed` of the window."""
-    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
 
 
 def _superscript(exponent: str) -> str:

@@ -32,11 +32,11 @@ HOST = 8001
 TOPIC_ID = "VG9waWNUb3BpY1RvcGljVA"
 
 
-def listening(brokers: Sequence[int]) -> list[MetadataRecord]:
-    """Registers active brokers with listeners on ports 9092, 9093, ..."""
+def listening(brokers: Sequence[int], first_port: int = 9092) -> list[MetadataRecord]:
+    """Registers active brokers with listeners on consecutive ports."""
     records = registrations(brokers)
     records += [
-        BrokerEndpointRecord(broker_id=broker, broker_epoch=epoch, endpoint=f"127.0.0.1:{9092 + broker}")
+        BrokerEndpointRecord(broker_id=broker, broker_epoch=epoch, endpoint=f"127.0.0.1:{first_port + broker}")
         for epoch, broker in enumerate(brokers)
     ]
     return records
@@ -46,14 +46,18 @@ class KafkaBench(BrokerBench):
     """Broker 0 with its listener; `sent_bytes` of each connection, and why it was closed."""
 
     def __init__(
-        self, config: ClusterConfig | None = None, brokers: Sequence[int] = (0,), sasl: Sasl | None = None
+        self,
+        config: ClusterConfig | None = None,
+        brokers: Sequence[int] = (0,),
+        sasl: Sasl | None = None,
+        first_port: int = 9092,
     ) -> None:
         super().__init__(0, config or config_of(), SimStorage())
         self.node = BrokerNode(
             0, [CONTROLLER], config or config_of(), self.storage, Random(1), endpoint="127.0.0.1:9092"
         )
         self.both = ListeningBroker(self.node, crc32c, CLUSTER_ID, Random(2), sasl)
-        self.brokers = brokers
+        self.brokers, self._first_port = brokers, first_port
         self.sent_bytes: dict[int, bytearray] = {}
         self.closed: dict[int, str] = {}
         self.timers: dict[str, int] = {}
@@ -81,7 +85,7 @@ class KafkaBench(BrokerBench):
         return self._did(self.both.fire(self.now_ms, name))
 
     def run(self, *records: MetadataRecord) -> KafkaBench:
-        self.start().registered().publish(*listening(self.brokers), *records).heartbeat_answered()
+        self.start().registered().publish(*listening(self.brokers, self._first_port), *records).heartbeat_answered()
         assert self.node.state is LifecycleState.RUNNING
         return self
 

@@ -308,6 +308,20 @@ def test_updates_features(version: int) -> None:
     assert all(isinstance(request, UpdateFeaturesRequest) for request in bench.asked)
 
 
+@pytest.mark.parametrize("version", versions("ApiVersions"))
+def test_apis_and_features(bench: AdminBench, version: int) -> None:
+    found = ask(bench, "ApiVersions", version, client_software_name="x", client_software_version="1")
+    assert {(it.api_key, it.min_version, it.max_version) for it in found.api_keys} == {
+        (api.key, api.low, api.high) for api in bench.both.listener.apis
+    }
+    if version >= 3:
+        finalized = {it.name: it.max_version_level for it in found.finalized_features}
+        assert finalized == {"metadata.version": 2, "unclean.recovery.enabled": 1}
+        supported = {it.name: (it.min_version, it.max_version) for it in found.supported_features}
+        assert supported["metadata.version"] == (1, 3)
+        assert ("unclean.recovery.enabled" in supported) == (version >= 4)
+
+
 SECURED = config_of(authorizer_class_name="standard", super_users="User:ANONYMOUS")
 
 
