@@ -6,6 +6,8 @@ What a page's blocks mean:
   and line breaks count as one space. Where nothing is shown, the exit code alone is compared; it must be 0.
 - A command that ends in `# repeat until` is run again until it prints what is shown.
 - A `yaml` block whose first line is `# NAME.yaml` is the content of that file.
+
+Commands may be run as other tests run them (`tests/ray/command_helpers.py`), which spares their imports.
 """
 
 from __future__ import annotations
@@ -13,15 +15,18 @@ from __future__ import annotations
 import doctest
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.ray.command_helpers import command_environment
+from tests.ray.command_helpers import command_environment, isray
 
 REPEAT = "# repeat until"
+SHELL = frozenset("|&;<>()$`*?[]{}~#")
+"""Characters by which a line needs a shell."""
 TRIES = 60
 WITHIN_S = 600
 _BLOCK = re.compile(r"^```(console|yaml)\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -63,10 +68,11 @@ def _commands(body: str) -> Iterator[Command]:
 
 class Reader:
     """Follows pages in a folder. `places`: environment variables of the commands besides the usual ones, `environment`:
-    all of them."""
+    all of them. `is_quick`: an `isray` that needs no shell is run without one, in a process that has made its imports.
+    """
 
-    def __init__(self, folder: Path, places: Mapping[str, str] | None = None) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, places: Mapping[str, str] | None = None, is_quick: bool = False) -> None:
+        self.folder, self.is_quick = folder, is_quick
         tools = folder / ".bin"
         tools.mkdir()
         script = tools / "isray"
@@ -77,6 +83,12 @@ class Reader:
 
     def run(self, line: str) -> tuple[int, str]:
         """Exit code, and what the command prints on both outputs."""
+        if self.is_quick and line.startswith("isray ") and not SHELL.intersection(line):
+            arguments = shlex.split(line)[1:]
+            code, printed, _ = isray(
+                *arguments, folder=self.folder, within_s=WITHIN_S, environment=self.environment, joined=True
+            )
+            return code, printed
         done = subprocess.run(
             ["bash", "-c", line],
             cwd=self.folder,

@@ -33,7 +33,7 @@ LONGEST = (
     "test_lost_ray_nodes.py",
     "test_soak.py",
     "test_cli_cluster.py",
-    "test_bench_on_ray.py",
+    "test_running_cluster.py",
 )
 """Files of ray tests that take minutes, longest first."""
 WITH_RAY = 1

@@ -20,6 +20,7 @@ from protocol.config import (
     BATCH_SIZE,
     BUFFER_MEMORY,
     CONFIGS,
+    CONNECTIONS_MAX_IDLE_MS,
     CONTROLLER_QUORUM_BOOTSTRAP_SERVERS,
     CONTROLLER_QUORUM_VOTERS,
     DELIVERY_TIMEOUT_MS,
@@ -28,6 +29,7 @@ from protocol.config import (
     FLUSH_MS,
     INDEX_INTERVAL_BYTES,
     LINGER_MS,
+    LISTENERS,
     MAX_BLOCK_MS,
     MAX_IN_FLIGHT_REQUESTS,
     MAX_MESSAGE_BYTES,
@@ -36,7 +38,12 @@ from protocol.config import (
     RETENTION_BYTES,
     RETENTION_MS,
     RETRY_BACKOFF_MS,
+    SASL_ENABLED_MECHANISMS,
+    SASL_USERS_FILE,
     SEGMENT_BYTES,
+    SSL_CLIENT_AUTH,
+    SSL_KEYSTORE_LOCATION,
+    SSL_TRUSTSTORE_LOCATION,
     ConfigError,
     parse_config,
 )
@@ -72,14 +79,23 @@ _OF_TOPICS_OR_CLIENTS = {
 }
 _OF_ONE_PROCESS = {CONTROLLER_QUORUM_VOTERS, CONTROLLER_QUORUM_BOOTSTRAP_SERVERS}
 """They name ids and addresses, which the nodes of a cluster of isray's have of their own."""
+_OF_LISTENERS = {
+    LISTENERS,
+    SASL_ENABLED_MECHANISMS,
+    SASL_USERS_FILE,
+    SSL_KEYSTORE_LOCATION,
+    SSL_TRUSTSTORE_LOCATION,
+    SSL_CLIENT_AUTH,
+}
+"""The listeners of a cluster of isray's are its own; other programs have such configs too."""
 BROKER_CONFIGS: Mapping[str, _Named] = {
     **_SYNONYMS,
-    **{name: _Named(name) for name in CONFIGS if name not in _OF_TOPICS_OR_CLIENTS | _OF_ONE_PROCESS},
+    **{name: _Named(name) for name in CONFIGS if name not in _OF_TOPICS_OR_CLIENTS | _OF_ONE_PROCESS | _OF_LISTENERS},
 }
 """The configs of brokers that are modelled, by their names in a server.properties."""
 _OF_SERVERS_ONLY = {
     *("node.id", "broker.id", "process.roles", "log.dirs", "log.dir", "zookeeper.connect", *_OF_ONE_PROCESS),
-    *(BROKER_CONFIGS.keys() - {REQUEST_TIMEOUT_MS}),
+    *(BROKER_CONFIGS.keys() - {REQUEST_TIMEOUT_MS, CONNECTIONS_MAX_IDLE_MS}),
 }
 _STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 _AUTHORIZERS = {"": "", _STANDARD_AUTHORIZER: "standard", "standard": "standard"}

@@ -6,6 +6,9 @@ at 0, as the clocks of the brokers do: the day of a run is 1970-01-01. The modul
 was after the run. Functions that were imported from these modules by name before the run are not reached, nor is
 `datetime.now`.
 
+Objects in cycles are collected after the run: during it their finalizers would run at times that depend on what the
+process did before.
+
 aiokafka's compiled record builder asks the operating system for the time of records that are given none. Its class is
 replaced by a subclass that gives it the time of the run. Its producers are numbered from 1 in each run, and its
 sets iterate in the order of insertion (`ordered_sets.py`).
@@ -13,6 +16,7 @@ sets iterate in the order of insertion (`ordered_sets.py`).
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import socket
@@ -69,6 +73,8 @@ def patched(cluster: SimCluster, rng: Random) -> Iterator[None]:
         (os, "urandom", rng.randbytes),
     ]
     builders = _timed_builders(lambda: cluster.now_ms)
+    collects = gc.isenabled()
+    gc.disable()
     random.seed(rng.getrandbits(64))
     try:
         with ExitStack() as stack:
@@ -83,6 +89,8 @@ def patched(cluster: SimCluster, rng: Random) -> Iterator[None]:
             yield
     finally:
         random.setstate(before)
+        if collects:
+            gc.enable()
 
 
 def _timed_builders(now_ms: Callable[[], int]) -> list[tuple[object, type[Any]]]:

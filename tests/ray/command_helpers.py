@@ -52,16 +52,18 @@ def isray(
     within_s: float = WITHIN_S,
     environment: Mapping[str, str] | None = None,
     text: str = "",
+    joined: bool = False,
 ) -> tuple[int, str, str]:
     """Runs `isray` with the arguments in a folder and `text` as its standard input. Returns exit code, standard output
-    and standard error. TimeoutExpired, after a SIGKILL, for one that takes longer than `within_s`.
+    and standard error; with `joined`, both as the former. TimeoutExpired, after a SIGKILL, for one that takes longer
+    than `within_s`.
     """
     _, server = _server()
     with TemporaryFile("w+") as given, TemporaryFile("w+") as out, TemporaryFile("w+") as err:
         given.write(text)
         given.seek(0)
         request = json.dumps([arguments, dict(environment or command_environment()), str(folder)]).encode()
-        socket.send_fds(server, [request], [given.fileno(), out.fileno(), err.fileno()])
+        socket.send_fds(server, [request], [given.fileno(), out.fileno(), (out if joined else err).fileno()])
         pid = int(server.recv(MAX_REQUEST_BYTES))
         try:
             if not select.select([server], [], [], within_s)[0]:

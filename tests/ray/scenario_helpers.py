@@ -1,7 +1,8 @@
 """A scenario on ray: its own expectations, the checks of its recording, and the same end state as on sim.
 
-Most scenarios wait for sessions to expire, for a fixed time or for a data-loss hook. Here both engines run the scenario
-with shorter ones: no step depends on their length, except where a file sets sessions longer than Kafka's default.
+Most scenarios wait for sessions to expire, for a fixed time, for a data-loss hook, or until a recovery or a check for
+imbalance is due. Here both engines run the scenario with shorter times: no step depends on their length, except where a
+file sets sessions longer than Kafka's default, or a time so long that it does not pass.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from experiments.check.check_recording import check
 from experiments.check.recording import Recording
-from experiments.scenarios.model import Scenario, Step, TopicModel, WaitStep
+from experiments.scenarios.model import Scenario, Step, TopicModel, V3Model, WaitStep
 from experiments.scenarios.runner import Runner, run_recorded
 from tests.ray.cluster_helpers import ProcessPool
 from tests.sim.scenario_helpers import run_scenario, spec_of
@@ -22,20 +23,31 @@ DEFAULT_SESSION_MS = 9_000
 SHORT_SESSIONS = {SESSION: 2_000, "broker.heartbeat.interval.ms": 300}
 HOOK = "unclean.leader.hook"
 SHORT_HOOK = "experiments.scenarios.hooks:wait_10s"
-LONGEST_WAIT_MS = 4_000
+LONGEST_WAIT_MS = 3_000
+SHORTER = {
+    "leader.imbalance.check.interval.seconds": {20: 8},
+    "unclean.recovery.timeout.ms": {30_000: 20_000},
+}
+"""Values of configs for which smaller ones stand in."""
+V3_SESSION_MS = 3_000
+"""Of a broker with the store, instead of the default."""
 
 
 def with_short_times(scenario: Scenario) -> Scenario:
     """The scenario with `SHORT_SESSIONS`, unless its file sets longer ones than the default, with `SHORT_HOOK` where it
-    has a hook, and with waits of `LONGEST_WAIT_MS` at most."""
-    config = dict(scenario.cluster.config)
+    has a hook, with the values of `SHORTER`, and with waits of `LONGEST_WAIT_MS` at most."""
+    cluster = scenario.cluster
+    config = {name: SHORTER.get(name, {}).get(value, value) for name, value in cluster.config.items()}
     if int(str(config.get(SESSION, DEFAULT_SESSION_MS))) <= DEFAULT_SESSION_MS:
         config |= SHORT_SESSIONS
     if HOOK in config:
         config[HOOK] = SHORT_HOOK
+    store = cluster.store
+    if cluster.has_store and store is None:
+        store = V3Model(session_timeout=V3_SESSION_MS)
     steps = [_shorter(step) for step in scenario.steps]
     return scenario.model_copy(
-        update={"cluster": scenario.cluster.model_copy(update={"config": config}), "steps": steps}
+        update={"cluster": cluster.model_copy(update={"config": config, "store": store}), "steps": steps}
     )
 
 

@@ -1,21 +1,23 @@
 """The benchmarks that need Ray, at their smallest size: the shape of the JSON document, no times.
 
-Where processes are killed, the command runs in a process and on a Ray of its own, which knows that they will be.
+They run on this process's private Ray, as in a script that is connected to one; sessions are shorter.
 """
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
+import pytest
 from typer.testing import CliRunner
 
-from experiments.bench.failover import SAMPLE, SESSION_MS
+from experiments.bench import failover
 from experiments.bench.replication import DEPTH, RECORD_BYTES
 from experiments.cli.main import application
-from tests.ray.command_helpers import isray
+from protocol.config import BROKER_HEARTBEAT_INTERVAL_MS, BROKER_SESSION_TIMEOUT_MS
 
+pytestmark = pytest.mark.usefixtures("private_ray")
+SHORT_SESSION_MS = 3_000
 ROW = {
     *("batch_bytes", "partitions", "in_flight", "records_per_second", "megabytes_per_second", "p50_ms", "p99_ms"),
     *("refused", "ceiling_batches_per_second", "ceiling_p50_ms", "call_p50_ms"),
@@ -31,15 +33,25 @@ def figures_in(text: str, name: str) -> Any:
     return document["benches"][name]
 
 
-def figures(folder: Path, name: str, *options: str) -> Any:
-    """Runs one benchmark in a process of its own and returns its figures."""
-    code, text, errors = isray("bench", name, *options, "--repeats", "1", "--json", folder=folder)
-    assert code == 0, (text, errors)
-    return figures_in(text, name)
+def figures(name: str, *options: str) -> Any:
+    """Runs one benchmark and returns its figures."""
+    done = CliRunner().invoke(application(), ["bench", name, *options, "--repeats", "1", "--json"])
+    assert done.exit_code == 0, (done.output, done.exception)
+    return figures_in(done.stdout, name)
 
 
-def test_failover_has_a_row_per_generation_and_size(tmp_path: Path) -> None:
-    found = figures(tmp_path, "failover", "--partitions", "3", "--generations", "v3,kip-966")
+@pytest.fixture
+def _short_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    heartbeats = {BROKER_SESSION_TIMEOUT_MS: SHORT_SESSION_MS, BROKER_HEARTBEAT_INTERVAL_MS: SHORT_SESSION_MS // 6}
+    stores = [store.model_copy(update={"session_timeout_ms": SHORT_SESSION_MS}) for store in failover.STORES]
+    shorter = {"SESSION_MS": SHORT_SESSION_MS, "QUIET_MS": SHORT_SESSION_MS + 1_000}
+    for constant, value in (shorter | {"HEARTBEATS": heartbeats, "STORES": tuple(stores)}).items():
+        monkeypatch.setattr(failover, constant, value)
+
+
+@pytest.mark.usefixtures("_short_sessions")
+def test_failover_has_a_row_per_generation_and_size() -> None:
+    found = figures("failover", "--partitions", "3", "--generations", "v3,kip-966")
     sizes = found.pop("sizes")
     assert [(size["generation"], size["sessions"], size["multi"]) for size in sizes] == [
         ("v3", 1, 1),
@@ -49,8 +61,8 @@ def test_failover_has_a_row_per_generation_and_size(tmp_path: Path) -> None:
     assert [store["write_latency"]["mean_ms"] for store in found.pop("stores")] == [4, 4]
     assert found == {
         "brokers": 3,
-        "session_timeout_ms": SESSION_MS,
-        "sample": SAMPLE,
+        "session_timeout_ms": SHORT_SESSION_MS,
+        "sample": failover.SAMPLE,
         "repeats": 1,
         "growth_exponent": {"v3, 1 sessions, multi 1": None, "v3, 10 sessions, multi 100": None, "kip-966": None},
     }
@@ -62,9 +74,9 @@ def test_failover_has_a_row_per_generation_and_size(tmp_path: Path) -> None:
         assert all(isinstance(value, int) for value in size.values())
 
 
-def test_quorum_has_commits_elections_and_a_snapshot(tmp_path: Path) -> None:
+def test_quorum_has_commits_elections_and_a_snapshot() -> None:
     options = ("--requests", "2", "--kills", "1", "--seeds", "2", "--partitions", "50")
-    found = figures(tmp_path, "quorum", *options)
+    found = figures("quorum", *options)
     assert (found["controllers"], found["repeats"]) == (3, 1)
     assert [(row["workload"], row["controllers"], row["requests"]) for row in found["commits"]] == [
         ("topics", 3, 2),
@@ -77,11 +89,8 @@ def test_quorum_has_commits_elections_and_a_snapshot(tmp_path: Path) -> None:
     assert found["snapshot"]["partitions"] == 50
 
 
-def test_replication_has_a_row_per_point(private_ray: None) -> None:
-    options = ("--sizes", "1024", "--partitions", "1,2", "--seconds", "1", "--repeats", "1", "--json")
-    done = CliRunner().invoke(application(), ["bench", "replication", *options])
-    assert done.exit_code == 0, (done.output, done.exception)
-    found = figures_in(done.stdout, "replication")
+def test_replication_has_a_row_per_point() -> None:
+    found = figures("replication", "--sizes", "1024", "--partitions", "1,2", "--seconds", "1")
     points = found.pop("points")
     assert found == {
         "brokers": 3,

@@ -27,14 +27,14 @@ PAGES = ("how-to/write-a-study.md", "how-to/write-a-failure-model.md")
 @pytest.mark.parametrize("page", PAGES)
 def test_the_commands_of_a_guide_do_what_it_shows(page: str, tmp_path: Path) -> None:
     places = {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}
-    assert Reader(tmp_path, places).follow(ROOT / "docs" / page)
+    assert Reader(tmp_path, places, is_quick=True).follow(ROOT / "docs" / page)
 
 
 @pytest.fixture
 def reader() -> Iterator[Reader]:
     """A reader whose clusters have files of their own, in a folder whose name is short enough for sockets."""
     folder = Path(tempfile.mkdtemp(prefix="g", dir="/tmp"))
-    found = Reader(folder, {"TMPDIR": str(folder), "XDG_RUNTIME_DIR": str(folder)})
+    found = Reader(folder, {"TMPDIR": str(folder), "XDG_RUNTIME_DIR": str(folder)}, is_quick=True)
     yield found
     found.run("isray down")
     shutil.rmtree(folder)
