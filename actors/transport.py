@@ -37,6 +37,7 @@ import msgpack
 
 from actors.host import NodeHost
 from actors.peers import PeerGoneError, RayPeers
+from actors.resequencer import Resequencer
 from protocol.errors import CodecError, MalformedMessageError
 from protocol.ids import DRIVER, NodeId
 from protocol.messages.base import Message
@@ -60,8 +61,6 @@ brokers that follow each other, one sends its renewals in the answers to the cal
 """
 HOLD_S = 0.1
 """How long a handled call is held open for messages to the caller."""
-GAP_S = 3.0
-"""How long a frame that has arrived early waits for the ones before it."""
 NOTHING = b""
 """The answer to a call that carries no frame."""
 UNNUMBERED = -1
@@ -151,45 +150,6 @@ def _delay_of(message: Message) -> float:
     if isinstance(message, FetchRenewal):
         return RENEWAL_DELAY_S
     return MAX_DELAY_S if message.can_wait else 0
-
-
-class Resequencer:
-    """Restores the order of the frames of one channel from one incarnation of a peer to one of this node. A frame that
-    arrives early is held until the missing ones have arrived, or count as lost after `GAP_S`; a late one is dropped.
-    `first` is the number of the first frame, None where the first one to arrive begins the count.
-    """
-
-    def __init__(self, first: int | None) -> None:
-        self._next = first
-        self._held: dict[int, Callable[[], None]] = {}
-        self._gap_timer: asyncio.TimerHandle | None = None
-
-    def take(self, number: int, action: Callable[[], None]) -> bool:
-        """Runs `action` when it is the turn of frame `number`, possibly at once; False where the frame is dropped."""
-        if self._next is None:
-            self._next = number
-        if number < self._next or number in self._held:
-            return False
-        self._held[number] = action
-        self._run_consecutive()
-        return True
-
-    def _run_consecutive(self) -> None:
-        assert self._next is not None
-        while self._next in self._held:
-            action = self._held.pop(self._next)
-            self._next += 1
-            action()
-        if self._held and self._gap_timer is None:
-            self._gap_timer = asyncio.get_running_loop().call_later(GAP_S, self._skip_gap)
-        elif not self._held and self._gap_timer is not None:
-            self._gap_timer.cancel()
-            self._gap_timer = None
-
-    def _skip_gap(self) -> None:
-        self._gap_timer = None
-        self._next = min(self._held)
-        self._run_consecutive()
 
 
 class _Channel:

@@ -8,6 +8,7 @@ import asyncio
 import pytest
 
 import actors.transport as module
+from actors import resequencer
 from actors.peers import PeerGoneError
 from actors.transport import NOTHING, NodeLinks, pack_frame, unpack_frame
 from protocol.errors import CodecError
@@ -370,7 +371,7 @@ async def test_frames_that_overtake_each_other_are_handled_in_order(
 
 @on_loop
 async def test_a_lost_frame_is_awaited_and_then_skipped(peers: FakePeers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "GAP_S", 0)
+    monkeypatch.setattr(resequencer, "GAP_S", 0)
     for number in (1, 3):
         peers.call(frame_of(number, number=number))
     await settled()
