@@ -27,6 +27,8 @@ from protocol.messages.connections import ClientBytes, ClientCongested, ClientCo
 
 PORT_FILE = "listener-port"
 BACKLOG = 128
+CLOSE_WITHIN_S = 10.0
+"""How long a closed connection may take to deliver its last bytes to a client."""
 MAX_UNHANDLED_BYTES = 1_048_576
 """How many bytes of a connection may wait for the node before its socket is not read any more."""
 
@@ -162,6 +164,7 @@ class _Socket(asyncio.Protocol):
             self._transport.write(message.data)
         else:
             self._transport.close()
+            asyncio.get_running_loop().call_later(CLOSE_WITHIN_S, self._transport.abort)
 
     def abort(self) -> None:
         assert self._transport is not None

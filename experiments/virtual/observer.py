@@ -16,7 +16,7 @@ from protocol.kafka.apis import PRODUCE
 from protocol.kafka.batches import read_produced
 from protocol.kafka.wire import FrameReader, RequestHead, decode_request, decode_response, request_head
 from protocol.messages.batch import RecordBatch
-from protocol.messages.kafka_batch import CompressedBatch, KafkaRecord, records_of
+from protocol.messages.kafka_batch import KafkaRecord, UnreadableBatch, records_of
 
 if TYPE_CHECKING:
     from experiments.virtual.connections import Connection
@@ -128,6 +128,6 @@ def readable(batch: RecordBatch) -> list[KafkaRecord]:
     """The records of a stored batch of Kafka's; those in a codec that is not read here have neither key nor value."""
     try:
         return [*records_of(batch)]
-    except CompressedBatch:
+    except UnreadableBatch:
         offsets = range(batch.base_offset, batch.base_offset + batch.record_count)
         return [KafkaRecord(offset, batch.timestamp_ms, None, None) for offset in offsets]

@@ -171,11 +171,10 @@ def find_timestamp(log: ReplicaLog, request: ListOffsetsRequest) -> ListOffsetsR
     (MAX_TIMESTAMP). Segments that are too old are not read. Raises CorruptLogError for a damaged batch.
     """
     newest, is_newest = request.timestamp, request.timestamp == MAX_TIMESTAMP
-    if is_newest:
-        newest = max((segment.newest_ms for segment in log.storage.segments()), default=NO_TIMESTAMP)
     found: RecordBatch | None = None
-    for segment in log.storage.segments():
-        if segment.newest_ms < newest and not is_newest:
+    segments = log.storage.segments()
+    for segment in sorted(segments, key=lambda segment: -segment.newest_ms) if is_newest else segments:
+        if segment.newest_ms < newest or (found is not None and segment.newest_ms <= found.timestamp_ms):
             continue
         for batch in _batches(log, segment.base_offset, min(segment.end_offset, log.high_watermark)):
             if is_newest and batch.timestamp_ms > (NO_TIMESTAMP if found is None else found.timestamp_ms):

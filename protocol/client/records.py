@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from protocol.messages.batch import RecordBatch
-from protocol.messages.kafka_batch import CompressedBatch, is_kafka, records_of
+from protocol.messages.kafka_batch import UnreadableBatch, is_kafka, records_of
 
 BY_DIGEST = -(1 << 62)
 """Names of sends from here downwards stand for the digest of a batch's payload, whose records carry no names."""
@@ -45,7 +45,7 @@ def values_of(batch: RecordBatch) -> list[bytes]:
         return split(batch.payload)
     try:
         return [record.value or b"" for record in records_of(batch)]
-    except CompressedBatch as error:
+    except UnreadableBatch as error:
         return [f"({error})".encode()] * batch.record_count
 
 

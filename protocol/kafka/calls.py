@@ -119,6 +119,7 @@ class Tasks:
         self._out = out
         self._controller = controller
         self._sent: dict[int, _Sent] = {}
+        self._given: deque[tuple[_Task, int, Any]] = deque()
         self._last_id = 0
         self._due: list[_Due] = []
         self._entries = 0
@@ -127,6 +128,11 @@ class Tasks:
     @property
     def next_due_ms(self) -> TimeMs | None:
         return self._due[0][0] if self._due else None
+
+    @property
+    def waiting(self) -> int:
+        """How many deadlines are waited for."""
+        return len(self._due)
 
     def run(self, now_ms: TimeMs, handler: Handler, done: Callable[[TimeMs, Any], None]) -> None:
         """Starts a handler; `done(now_ms, returned value)` is called when it returns, possibly at once."""
@@ -159,11 +165,18 @@ class Tasks:
         if task.missing == 0 or (task.is_enough is not None and task.is_enough(task.answers)):
             self._resume(now_ms, task, task.answers)
 
-    def give(self, now_ms: TimeMs, signal: Signal, value: Any) -> None:
-        """Resumes the handler that waits for a signal."""
+    def give(self, signal: Signal, value: Any) -> None:
+        """Has `settle` resume the handler that waits for a signal, so that it does not run within that of the giver."""
         task, signal.waiting = signal.waiting, None
         if task is not None:
-            self._resume(now_ms, task, value)
+            self._given.append((task, task.awaited, value))
+
+    def settle(self, now_ms: TimeMs) -> None:
+        """Resumes the handlers that were given what they wait for."""
+        while self._given:
+            task, awaited, value = self._given.popleft()
+            if task.awaited == awaited:
+                self._resume(now_ms, task, value)
 
     def fire(self, now_ms: TimeMs) -> None:
         """Carries out what is due."""
@@ -171,6 +184,7 @@ class Tasks:
             entry = heappop(self._due)
             if _is_due(entry):
                 entry[2](now_ms)
+                self.settle(now_ms)
 
     def _take(self, number: int) -> _Sent | None:
         sent = self._sent.pop(number, None)

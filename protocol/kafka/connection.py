@@ -37,6 +37,8 @@ class Connection:
     is_closed: bool = False
     is_congested: bool = False
     """Whether responses wait at the transport, because the client does not read."""
+    turn_bytes: int = 0
+    """The bytes of responses since its turn began."""
     is_draining: bool = False
     """Whether the requests in its buffer are being handled one after the other."""
     last_active_ms: TimeMs = 0

@@ -2,7 +2,8 @@
 
 **Waiting.** A fetch first asks all its partitions at once. If they have less than `min_bytes`, and none has news (an
 error, a diverging epoch), it asks those without records again and waits at each leader until the high watermark moves
-there, until there is enough, or `max_wait` is over.
+there, until there is enough, or `max_wait` is over. Departure from Kafka: once every partition has records, it does not
+wait for more of them, whatever `min_bytes`.
 
 **Sessions** (KIP-227). A consumer may name all its partitions once; the broker remembers them with what it answered
 last, and later requests and responses have only what has changed. Sessions are numbered per broker, at most
@@ -22,13 +23,15 @@ from uuid import UUID
 from protocol.errors import ErrorCode
 from protocol.ids import NO_OFFSET, Offset
 from protocol.kafka.batches import to_kafka
-from protocol.kafka.calls import BROKER, Answers, Call, Calls, Handler
+from protocol.kafka.calls import BROKER, MAX_WAIT_MS, Answers, Call, Calls, Handler
 from protocol.kafka.view import NO_UUID, Client, View, epoch_error, leader_fields
 from protocol.kafka.wire import KafkaRequest, Values
 from protocol.messages.base import Response
 from protocol.messages.batch import RecordBatch
 from protocol.messages.data import ConsumeRequest, ConsumeResponse
 
+AT_A_TIME = 16
+"""How many partitions are read together."""
 MAX_SESSIONS = 1_000
 """`max.incremental.fetch.session.cache.slots` of Kafka."""
 NO_SESSION = 0
@@ -119,7 +122,7 @@ def fetch(view: View, sessions: KafkaFetchSessions, client: Client, request: Kaf
     session_id, epoch = getattr(body, "session_id", NO_SESSION), getattr(body, "session_epoch", CLOSE)
     session: FetchSession | None = None
     if epoch in (FULL, CLOSE):
-        wanted = list(wanted_of(body))
+        wanted = list({item.key: item for item in wanted_of(body)}.values())
         sessions.sessions.pop(session_id, None)
         session_id = sessions.begin(wanted) if epoch == FULL and wanted else NO_SESSION
     else:
@@ -127,8 +130,11 @@ def fetch(view: View, sessions: KafkaFetchSessions, client: Client, request: Kaf
         if isinstance(found, ErrorCode):
             return _failed(found)
         session, wanted = found, list(found.partitions.values())
-    deadline_ms = view.now_ms + int(body.max_wait.total_seconds() * 1000)
-    answers = yield from _read(view, client, wanted, body.min_bytes, deadline_ms)
+    deadline_ms = view.now_ms + min(int(body.max_wait.total_seconds() * 1000), MAX_WAIT_MS)
+    answers = yield from _read(view, client, wanted, body, deadline_ms)
+    if session is not None:  # those that had their turn come last in the next response
+        for item in [item for item, answer in zip(wanted, answers, strict=True) if _size(answer)]:
+            session.partitions[item.key] = session.partitions.pop(item.key, item)
     return {
         "error_code": ErrorCode.NONE,
         "session_id": session_id,
@@ -145,13 +151,23 @@ def _failed(error: ErrorCode) -> Values:
     return {"error_code": error, "session_id": NO_SESSION, "responses": ()}
 
 
-def _read(view: View, client: Client, wanted: list[Wanted], min_bytes: int, deadline_ms: int) -> Any:
-    """The responses of the leaders, one for each partition; an ErrorCode where no leader is asked."""
+def _read(view: View, client: Client, wanted: list[Wanted], body: Any, deadline_ms: int) -> Any:
+    """The responses of the leaders, one for each partition; an ErrorCode where no leader is asked. Partitions are read
+    a few at a time until there are `max_bytes`; of the others only the marks are answered.
+    """
+    min_bytes, left = body.min_bytes, getattr(body, "max_bytes", 2**31 - 1)
     answers: list[Response | ErrorCode | None] = [_error(view, item) for item in wanted]
     asked = [place for place, error in enumerate(answers) if error is None]
-    first = yield Calls([_call(view, client, wanted[place], 0) for place in asked], max(deadline_ms, view.now_ms + 1))
-    for place, response in zip(asked, first, strict=True):
-        answers[place] = response
+    for begin in range(0, len(asked), AT_A_TIME):
+        places = asked[begin : begin + AT_A_TIME]
+        if left <= 0:
+            first: Answers | list[Response | ErrorCode] = [_marks(view, wanted[place]) for place in places]
+        else:
+            calls = [_call(view, client, wanted[place], 0, left) for place in places]
+            first = yield Calls(calls, max(deadline_ms, view.now_ms + 1))
+        for place, response in zip(places, first, strict=True):
+            answers[place] = response
+            left -= _size(response)
     while view.now_ms < deadline_ms and not _is_enough(answers, min_bytes):
         silent = [place for place in asked if not _size(answers[place])]
         if not silent:
@@ -159,7 +175,8 @@ def _read(view: View, client: Client, wanted: list[Wanted], min_bytes: int, dead
         wait_ms = deadline_ms - view.now_ms
         size = sum(_size(answer) for answer in answers)
         enough = _enough_with(size, min_bytes)
-        more = yield Calls([_call(view, client, wanted[place], wait_ms) for place in silent], deadline_ms, enough)
+        calls = [_call(view, client, wanted[place], wait_ms, left) for place in silent]
+        more = yield Calls(calls, deadline_ms, enough)
         for place, response in zip(silent, more, strict=True):
             answers[place] = response or answers[place]
         if all(response is not None for response in more):
@@ -201,7 +218,17 @@ def _error(view: View, item: Wanted) -> ErrorCode | None:
     return None if error is ErrorCode.NONE else error
 
 
-def _call(view: View, client: Client, item: Wanted, wait_ms: int) -> Call:
+def _marks(view: View, item: Wanted) -> Response | ErrorCode:
+    """High watermark and log start of a partition that is not read."""
+    topic = view.topic(item.topic, item.topic_id)
+    replica = None if topic is None else view.context.replica_named(topic.name, item.partition)
+    if replica is None or replica.leadership is None:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    log = replica.log
+    return ConsumeResponse(correlation_id=0, high_watermark=log.high_watermark, log_start_offset=log.start_offset)
+
+
+def _call(view: View, client: Client, item: Wanted, wait_ms: int, left: int) -> Call:
     topic = view.topic(item.topic, item.topic_id)
     assert topic is not None
     request = ConsumeRequest.unchecked(
@@ -210,7 +237,7 @@ def _call(view: View, client: Client, item: Wanted, wait_ms: int) -> Call:
         topic=topic.name,
         partition=item.partition,
         fetch_offset=item.fetch_offset,
-        max_bytes=item.max_bytes,
+        max_bytes=min(item.max_bytes, left),
         max_wait_ms=wait_ms,
         last_fetched_epoch=item.last_fetched_epoch,
     )

@@ -37,6 +37,9 @@ _SIZES = {
     "datetime_i64": 8,
 }
 _LENGTH_BYTES = {"string": 2, "bytes": 4, "records": 4}
+MAX_TEXT = 2**15 - 1
+MAX_BYTES = 2**31 - 1
+"""The longest that Kafka's readers take."""
 _MAX_VARINT_BYTES = 5
 Pass = Callable[[bytes, int], int]
 """(bytes, place) to the place behind a field. ValueError where a length does not fit, IndexError at the end."""
@@ -104,18 +107,20 @@ def _item(kafka_type: str | None, hint: Any, is_flexible: bool) -> int | Pass:
         return _pass_entity(hint)
     if kafka_type in _SIZES:
         return _SIZES[kafka_type]
-    return _pass_bytes(_LENGTH_BYTES[kafka_type], is_flexible)
+    return _pass_bytes(_LENGTH_BYTES[kafka_type], is_flexible, MAX_TEXT if kafka_type == "string" else MAX_BYTES)
 
 
 def _pass_nullable(pass_entity: Pass) -> Pass:
     return lambda data, place: place + 1 if data[place] > 0x7F else pass_entity(data, place + 1)
 
 
-def _pass_bytes(length_bytes: int, is_flexible: bool) -> Pass:
+def _pass_bytes(length_bytes: int, is_flexible: bool, most: int) -> Pass:
     if is_flexible:
 
         def pass_compact(data: bytes, place: int) -> int:
             length, place = _varint(data, place)
+            if length - 1 > most:
+                raise ValueError(f"found a text of {length - 1} bytes; allowed: at most {most}")
             return _within(data, place + max(length - 1, 0))
 
         return pass_compact

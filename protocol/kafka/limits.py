@@ -33,7 +33,7 @@ class Connections:
     def __init__(self, config: ClusterConfig) -> None:
         self.request_bytes = config.int_value(SOCKET_REQUEST_MAX_BYTES)
         self.token_bytes = min(config.int_value(SASL_MAX_RECEIVE_BYTES), self.request_bytes)
-        self.idle_ms = config.int_value(CONNECTIONS_MAX_IDLE_MS)
+        self.idle_ms = config.int_value(CONNECTIONS_MAX_IDLE_MS) or 1
         self._limit = config.int_value(MAX_CONNECTIONS)
         self._limit_per_host = config.int_value(MAX_CONNECTIONS_PER_IP)
         self._open: dict[ConnectionKey, Connection] = {}

@@ -7,10 +7,13 @@ composite node that hosts broker and listener is `protocol/nodes/listening_broke
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Collection, Generator
 from functools import partial
 from random import Random
 from typing import Any
+
+from kio.serial.errors import SerialError
 
 from protocol.broker.context import BrokerContext
 from protocol.contract import Outbox
@@ -36,6 +39,8 @@ from protocol.messages.connections import ClientBytes, ClientCongested, ClientCo
 
 TIMER = "kafka/"
 """The one timer of a listener."""
+TURN_BYTES = 65_536
+"""How many bytes of responses end the turn of a connection whose client has sent several requests."""
 PIPELINED_REQUESTS = 2
 """How many requests of the largest size may wait in the buffer of a connection; with more it ends."""
 
@@ -85,13 +90,13 @@ class KafkaListener:
             self._set_congested(now_ms, (peer, message.connection), message.is_congested)
         elif isinstance(message, Response):
             self.tasks.receive(now_ms, message)
-        self._set_timer()
+        self._settle(now_ms)
 
     def follow_metadata(self, now_ms: TimeMs) -> None:
         """After an input of the broker: takes over what has changed in the metadata."""
         self._view.now_ms = now_ms
         self._coordinator.follow(now_ms)
-        self._set_timer()
+        self._settle(now_ms)
 
     def fire(self, now_ms: TimeMs) -> None:
         """What is due."""
@@ -100,6 +105,11 @@ class KafkaListener:
         self.tasks.fire(now_ms)
         for key in self._connections.idle(now_ms):
             self._close(key, f"idle for {self._connections.idle_ms} ms")
+        self._settle(now_ms)
+
+    def _settle(self, now_ms: TimeMs) -> None:
+        """The end of an input."""
+        self.tasks.settle(now_ms)
         self._set_timer()
 
     def _set_timer(self) -> None:
@@ -130,7 +140,7 @@ class KafkaListener:
             return
         self._connections.touch(key, now_ms)
         connection.feed(data)
-        self._handle_next(now_ms, key, connection)
+        self._begin_turn(now_ms, key, connection)
         waiting = connection.frames.waiting_bytes
         if not connection.is_closed and waiting > PIPELINED_REQUESTS * self._connections.request_bytes:
             self._close(key, f"{waiting} bytes of requests wait")
@@ -147,12 +157,21 @@ class KafkaListener:
             return
         connection.is_draining = True
         try:
-            while not connection.is_busy and (request := connection.next_request()) is not None:
+            while not connection.is_busy and connection.turn_bytes <= TURN_BYTES:
+                request = connection.next_request()
+                if request is None:
+                    return
                 self._handle(now_ms, key, connection, request)
+            if not connection.is_busy:  # the client may not read: the transport says so before the next turn
+                self.tasks.at(now_ms, lambda later_ms: self._begin_turn(later_ms, key, connection))
         except MalformedMessageError as error:
             self._close(key, str(error))
         finally:
             connection.is_draining = False
+
+    def _begin_turn(self, now_ms: TimeMs, key: ConnectionKey, connection: Connection) -> None:
+        connection.turn_bytes = 0
+        self._handle_next(now_ms, key, connection)
 
     def _handle(self, now_ms: TimeMs, key: ConnectionKey, connection: Connection, request: Incoming) -> None:
         if isinstance(request, Token):
@@ -187,7 +206,12 @@ class KafkaListener:
             return
         is_last = isinstance(result, LastResponse)
         values: Values = result.values if is_last else result
-        self._write(key, encode_response(request.api_key, request.version, request.correlation_id, values))
+        try:
+            frame = encode_response(request.api_key, request.version, request.correlation_id, values)
+        except (SerialError, struct.error) as error:  # such as a text that is too long for the version
+            self._close(key, f"the response to API {request.api_key} cannot be written: {error}")
+            return
+        self._write(key, frame)
         if is_last:
             self._close(key, "authentication failed")
         elif not connection.client.must_authenticate:
@@ -209,6 +233,8 @@ class KafkaListener:
 
     def _write(self, key: ConnectionKey, frame: bytes) -> None:
         peer, number = key
+        if (connection := self._connections.get(key)) is not None:
+            connection.turn_bytes += len(frame)
         self.out.send(peer, ClientBytes.unchecked(connection=number, data=frame))
 
     def _close(self, key: ConnectionKey, reason: str) -> None:

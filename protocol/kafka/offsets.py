@@ -21,7 +21,7 @@ from protocol.messages.data import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
-from protocol.messages.kafka_batch import CompressedBatch, is_kafka, records_of
+from protocol.messages.kafka_batch import UnreadableBatch, is_kafka, records_of
 
 WAIT_MS = 30_000
 
@@ -85,7 +85,7 @@ def _find_records(
             continue
         timestamp = wanted[name, values["partition_index"]]
         timestamp = values["timestamp"] if timestamp == MAX_TIMESTAMP else timestamp
-        with suppress(CompressedBatch):
+        with suppress(UnreadableBatch):
             records = records_of(answer.batches[0])
             record = next((record for record in records if record.timestamp_ms >= timestamp), None)
             if record is not None:

@@ -14,6 +14,7 @@ from protocol.errors import ErrorCode
 from protocol.ids import NO_OFFSET
 from protocol.kafka.batches import InvalidBatch, read_produced
 from protocol.kafka.calls import BROKER, CONTROLLER, Call, Calls, Handler
+from protocol.kafka.cluster import INTERNAL_TOPICS
 from protocol.kafka.view import NO_UUID, Client, View, leader_fields
 from protocol.kafka.wire import KafkaRequest, Values
 from protocol.messages.admin import InitProducerIdRequest, InitProducerIdResponse
@@ -41,8 +42,12 @@ def produce(view: View, client: Client, request: KafkaRequest) -> Handler:
         for p, item in enumerate(topic.partition_data):
             try:
                 if found is None:
-                    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if hasattr(topic, "name") else _UNKNOWN_ID
+                    unknown = (
+                        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if hasattr(topic, "name") else ErrorCode.UNKNOWN_TOPIC_ID
+                    )
                     raise InvalidBatch(unknown, "")
+                if found.name in INTERNAL_TOPICS:
+                    raise InvalidBatch(ErrorCode.INVALID_TOPIC_EXCEPTION, "only brokers write to internal topics")
                 batch = read_produced(item.records, view.checksum)
             except InvalidBatch as error:
                 refused[t, p] = error
@@ -75,9 +80,6 @@ def produce(view: View, client: Client, request: KafkaRequest) -> Handler:
         return {"error_code": answer.error, "base_offset": offset}
 
     return _response(view, body, outcome)
-
-
-_UNKNOWN_ID = ErrorCode.UNKNOWN_TOPIC_ID
 
 
 def _response(view: View, body: Any, outcome: Any) -> Values:

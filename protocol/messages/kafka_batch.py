@@ -24,8 +24,8 @@ it. `MARK` begins no payload of the project's own clients, whose first four byte
 
 from __future__ import annotations
 
-import gzip
 import struct
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -38,10 +38,16 @@ COVERED = struct.Struct(">hiqqqhii")
 CODECS = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 _CODEC = 0b111
 _GZIP = 1
+_GZIP_WINDOW = 31
+"""For zlib: the largest window, with the header of gzip."""
+_VARINT_BITS = 70
 
 
-class CompressedBatch(ValueError):
-    """The records of a batch are compressed with a codec that is not read here."""
+MAX_UNPACKED_BYTES = 64 * 1_048_576
+
+
+class UnreadableBatch(ValueError):
+    """The records of a batch are not what its header says, or compressed with a codec that is not read here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +66,39 @@ def is_kafka(payload: bytes) -> bool:
     return payload.startswith(MARK)
 
 
-def records_of(batch: RecordBatch) -> Iterator[KafkaRecord]:
-    """The records of a stored batch of Kafka's. CompressedBatch for a codec other than gzip, which needs a library."""
+def records_of(batch: RecordBatch) -> list[KafkaRecord]:
+    """The records of a stored batch of Kafka's. Brokers check none of them, so they may be anything: UnreadableBatch
+    for what is no record, and for a codec other than gzip, which needs a library.
+    """
     covered = memoryview(batch.payload)[len(MARK) + CRC.size :]
     attributes, _, base_ms, _, _, _, _, count = COVERED.unpack_from(covered)
     data, codec = bytes(covered[COVERED.size :]), attributes & _CODEC
-    if codec == _GZIP:
-        data = gzip.decompress(data)
-    elif codec:
-        raise CompressedBatch(f"found codec {CODECS.get(codec, codec)}; allowed: none, gzip")
+    if codec not in (0, _GZIP):
+        raise UnreadableBatch(f"found codec {CODECS.get(codec, codec)}; allowed: none, gzip")
+    try:
+        return list(_records(_unpacked(data) if codec else data, count, batch.base_offset, base_ms))
+    except (IndexError, zlib.error) as error:
+        raise UnreadableBatch(f"found records that cannot be read: {error}") from error
+
+
+def _unpacked(data: bytes) -> bytes:
+    reader = zlib.decompressobj(_GZIP_WINDOW)
+    unpacked = reader.decompress(data, MAX_UNPACKED_BYTES)
+    if not reader.eof:
+        raise UnreadableBatch("found compressed records that are cut off or too large")
+    return unpacked
+
+
+def _records(data: bytes, count: int, base_offset: int, base_ms: int) -> Iterator[KafkaRecord]:
     place = 0
-    for _ in range(count):
+    for number in range(count):
         length, place = _read_varint(data, place)
-        yield _read_record(data, place, batch.base_offset, base_ms)
+        if not 0 < length <= len(data) - place:
+            raise UnreadableBatch(f"found a record of {length} bytes; {len(data) - place} are left")
+        record = _read_record(data[place : place + length], base_offset, base_ms)
+        if record.offset != base_offset + number:
+            raise UnreadableBatch(f"found offset {record.offset} in place {number} from offset {base_offset} on")
+        yield record
         place += length
 
 
@@ -96,8 +122,8 @@ def varint(number: int) -> bytes:
     return bytes(encoded)
 
 
-def _read_record(data: bytes, place: int, base_offset: int, base_ms: int) -> KafkaRecord:
-    timestamp_delta, place = _read_varint(data, place + 1)
+def _read_record(data: bytes, base_offset: int, base_ms: int) -> KafkaRecord:
+    timestamp_delta, place = _read_varint(data, 1)
     offset_delta, place = _read_varint(data, place)
     key, place = _read_bytes(data, place)
     value, place = _read_bytes(data, place)
@@ -112,15 +138,18 @@ def _read_record(data: bytes, place: int, base_offset: int, base_ms: int) -> Kaf
 
 def _read_bytes(data: bytes, place: int) -> tuple[bytes | None, int]:
     length, place = _read_varint(data, place)
+    if length > len(data) - place:
+        raise UnreadableBatch(f"found a field of {length} bytes; {len(data) - place} are left")
     return (None, place) if length < 0 else (data[place : place + length], place + length)
 
 
 def _read_varint(data: bytes, place: int) -> tuple[int, int]:
     number = shift = 0
-    while True:
+    while shift < _VARINT_BITS:
         byte = data[place]
         place += 1
         number |= (byte & 0x7F) << shift
         if byte < 0x80:
             return (number >> 1) ^ -(number & 1), place
         shift += 7
+    raise UnreadableBatch("found a number of more than 64 bits")

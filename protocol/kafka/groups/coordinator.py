@@ -7,7 +7,7 @@ rebalances) are calls at a time, which check that nothing has happened meanwhile
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -28,6 +28,8 @@ from protocol.kafka.groups.shards import Shard, Shards
 
 INITIAL_REBALANCE_DELAY_MS = 3_000
 """The default of `group.initial.rebalance.delay.ms`."""
+MAX_NAME = 1_000
+"""The characters of a client's name that its member ids begin with."""
 _S = GroupState
 
 
@@ -102,7 +104,7 @@ class Coordinator:
             for group in shard.groups.values():
                 group.state = _S.DEAD
                 for member in list(group.members.values()):
-                    self._release(now_ms, member, ErrorCode.NOT_COORDINATOR)
+                    self._release(member, ErrorCode.NOT_COORDINATOR)
 
     # -- joining -------------------------------------------------------------------------------------------------------
 
@@ -113,20 +115,19 @@ class Coordinator:
             return Joined(shard, join.member_id)
         if not MIN_SESSION_TIMEOUT_MS <= join.session_timeout_ms <= MAX_SESSION_TIMEOUT_MS:
             return Joined(ErrorCode.INVALID_SESSION_TIMEOUT, join.member_id)
-        group = shard.groups.get(join.group)
-        if group is None:
-            if join.member_id:
-                return Joined(ErrorCode.UNKNOWN_MEMBER_ID, join.member_id)
-            group = shard.groups[join.group] = Group(join.group)
+        group = shard.groups.get(join.group) or Group(join.group)
+        if join.member_id and group.group_id not in shard.groups:
+            return Joined(ErrorCode.UNKNOWN_MEMBER_ID, join.member_id)
         if not group.accepts(join.protocol_type, [name for name, _ in join.protocols]):
             return Joined(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, join.member_id)
+        shard.groups[join.group] = group
         now_ms = self._view.now_ms
         member = self._admit(shard, group, join, now_ms)
         if isinstance(member, Joined):
             return member
         signal = Signal(deadline_ms(now_ms, max(group.rebalance_timeout_ms, join.session_timeout_ms)))
         if member.join is not None:  # the client has sent the request again
-            self._tasks.give(now_ms, member.join, Joined(ErrorCode.UNKNOWN_MEMBER_ID, member.member_id))
+            self._tasks.give(member.join, Joined(ErrorCode.UNKNOWN_MEMBER_ID, member.member_id))
         member.join = signal
         self._tasks.at(now_ms, partial(self._complete_if_all_joined, shard, group))
         joined = yield signal
@@ -136,7 +137,7 @@ class Coordinator:
         """The member that waits for the rebalance, or the result of a join that need not wait."""
         if not join.member_id:
             if join.instance_id is None and join.needs_id:
-                return self._give_id(group, join, now_ms)
+                return self._give_id(shard, group, join, now_ms)
             return self._add(shard, group, join, self._new_id(join), now_ms)
         if join.instance_id is not None and group.static.get(join.instance_id, join.member_id) != join.member_id:
             return Joined(ErrorCode.FENCED_INSTANCE_ID, join.member_id)
@@ -155,18 +156,33 @@ class Coordinator:
         self._begin_rebalance(shard, group, now_ms)
         return member
 
-    def _give_id(self, group: Group, join: Join, now_ms: TimeMs) -> Joined:
+    def _give_id(self, shard: Shard, group: Group, join: Join, now_ms: TimeMs) -> Joined:
         member_id = self._new_id(join)
         group.pending.add(member_id)
-        self._tasks.at(now_ms + join.session_timeout_ms, lambda later_ms: group.pending.discard(member_id))
+
+        def expire(later_ms: TimeMs) -> None:
+            if member_id in group.pending:
+                self._forget_pending(shard, group, member_id, later_ms)
+
+        self._tasks.at(now_ms + join.session_timeout_ms, expire)
         return Joined(ErrorCode.MEMBER_ID_REQUIRED, member_id)
 
+    def _forget_pending(self, shard: Shard, group: Group, member_id: str, now_ms: TimeMs) -> None:
+        """A member that was given an id does not join: the others need not wait for it."""
+        group.pending.discard(member_id)
+        self._complete_if_all_joined(shard, group, now_ms)
+        if group.is_unused and shard.groups.get(group.group_id) is group:
+            del shard.groups[group.group_id]
+
     def _new_id(self, join: Join) -> str:
-        name = join.instance_id or join.client_id
+        name = (join.instance_id or join.client_id)[:MAX_NAME]
         number = f"{self._view.rng.getrandbits(128):032x}"
         return f"{name}-{number[:8]}-{number[8:12]}-{number[12:16]}-{number[16:20]}-{number[20:]}"
 
-    def _add(self, shard: Shard, group: Group, join: Join, member_id: str, now_ms: TimeMs) -> Member:
+    def _add(self, shard: Shard, group: Group, join: Join, member_id: str, now_ms: TimeMs) -> Member | Joined:
+        """A new member, or a static one under a new id. If the latter's subscription is as before, a stable group does
+        not rebalance: it gets the present generation, of which it does not count as the leader (KIP-345).
+        """
         member = Member(
             member_id,
             join.instance_id,
@@ -178,10 +194,16 @@ class Coordinator:
         )
         if not group.members:
             group.protocol_type = join.protocol_type
+        leader = group.leader
         former = group.replace_static(member)
-        if former is not None:
-            self._release(now_ms, former, ErrorCode.FENCED_INSTANCE_ID)
         self._live(shard, group, member, now_ms)
+        if former is not None:
+            self._release(former, ErrorCode.FENCED_INSTANCE_ID)
+            if group.state is _S.STABLE and former.protocols == member.protocols:
+                member.assignment = former.assignment
+                assignments = {item.member_id: item.assignment for item in group.members.values()}
+                self._store(shard, group, assignments, now_ms)
+                return replace(self._joined(group, member), leader=leader or "", members=())
         self._begin_rebalance(shard, group, now_ms)
         return member
 
@@ -197,11 +219,13 @@ class Coordinator:
         is_first = group.state is _S.EMPTY
         if group.state is _S.COMPLETING_REBALANCE:
             for member in group.members.values():
-                self._give_sync(now_ms, member, Synced(ErrorCode.REBALANCE_IN_PROGRESS))
+                self._give_sync(member, Synced(ErrorCode.REBALANCE_IN_PROGRESS))
         group.state = _S.PREPARING_REBALANCE
         group.rebalance += 1
+        self._await_joins(shard, group, now_ms, self._initial_delay_ms if is_first else group.rebalance_timeout_ms)
+
+    def _await_joins(self, shard: Shard, group: Group, now_ms: TimeMs, wait_ms: int) -> None:
         number = group.rebalance
-        wait_ms = self._initial_delay_ms if is_first else group.rebalance_timeout_ms
 
         def expire(later_ms: TimeMs) -> None:
             if group.rebalance == number and group.state is _S.PREPARING_REBALANCE:
@@ -220,6 +244,12 @@ class Coordinator:
         for member in list(group.members.values()):
             if member.join is None and member.instance_id is None:
                 group.remove(member.member_id)
+        joined = [member.member_id for member in group.members.values() if member.join is not None]
+        if group.members and not joined:  # static members that have time until their sessions end
+            self._await_joins(shard, group, now_ms, group.rebalance_timeout_ms)
+            return
+        if joined and group.leader not in joined:
+            group.leader = joined[0]
         group.generation += 1
         if not group.members:
             group.state, group.protocol, group.leader = _S.EMPTY, None, None
@@ -232,7 +262,7 @@ class Coordinator:
             signal, member.join = member.join, None
             self._live(shard, group, member, now_ms)
             if signal is not None:
-                self._tasks.give(now_ms, signal, self._joined(group, member))
+                self._tasks.give(signal, self._joined(group, member))
 
         def expire(later_ms: TimeMs) -> None:
             """Members that never ask for their assignment leave."""
@@ -287,15 +317,17 @@ class Coordinator:
                 return
             if error is not ErrorCode.NONE:
                 for member in group.members.values():
-                    self._give_sync(later_ms, member, Synced(error))
+                    self._give_sync(member, Synced(error))
                 self._begin_rebalance(shard, group, later_ms)
                 return
             group.state = _S.STABLE
             for member in group.members.values():
                 member.assignment = assignments.get(member.member_id, b"")
                 result = Synced(ErrorCode.NONE, member.assignment, group.protocol_type, group.protocol)
-                self._give_sync(later_ms, member, result)
+                self._give_sync(member, result)
 
+        if group.generation != generation or group.state is not _S.COMPLETING_REBALANCE:
+            return
         record = group_record(group.group_id, group.stored(assignments), now_ms)
         self._view.now_ms = now_ms
         self._tasks.run(now_ms, self.shards.append(shard, [record]), done)
@@ -305,10 +337,10 @@ class Coordinator:
         record = group_record(group.group_id, group.stored(assignments), now_ms)
         self._tasks.run(now_ms, self.shards.append(shard, [record]), lambda *_: None)
 
-    def _give_sync(self, now_ms: TimeMs, member: Member, result: Synced) -> None:
+    def _give_sync(self, member: Member, result: Synced) -> None:
         signal, member.sync = member.sync, None
         if signal is not None:
-            self._tasks.give(now_ms, signal, result)
+            self._tasks.give(signal, result)
 
     # -- signs of life -------------------------------------------------------------------------------------------------
 
@@ -340,7 +372,7 @@ class Coordinator:
                 return ErrorCode.FENCED_INSTANCE_ID
             member_id = known
         if member_id in group.pending:
-            group.pending.discard(member_id)
+            self._forget_pending(shard, group, member_id, self._view.now_ms)
         elif member_id not in group.members:
             return ErrorCode.UNKNOWN_MEMBER_ID
         else:
@@ -350,7 +382,7 @@ class Coordinator:
     def _expel(self, shard: Shard, group: Group, member: Member, now_ms: TimeMs) -> None:
         """A member has left or its session is over: the others rebalance."""
         group.remove(member.member_id)
-        self._release(now_ms, member, ErrorCode.UNKNOWN_MEMBER_ID)
+        self._release(member, ErrorCode.UNKNOWN_MEMBER_ID)
         if group.state in (_S.STABLE, _S.COMPLETING_REBALANCE):
             self._begin_rebalance(shard, group, now_ms)
         if group.state is _S.PREPARING_REBALANCE and (group.have_all_joined or not group.members):
@@ -358,25 +390,30 @@ class Coordinator:
 
     def _live(self, shard: Shard, group: Group, member: Member, now_ms: TimeMs) -> None:
         """A sign of life: the session of the member begins again."""
-        member.beat += 1
-        number = member.beat
+        member.live_until_ms = now_ms + member.session_timeout_ms
+        if not member.is_watched:
+            member.is_watched = True
+            self._tasks.at(member.live_until_ms, partial(self._watch, shard, group, member))
 
-        def expire(later_ms: TimeMs) -> None:
-            is_member = group.members.get(member.member_id) is member and group.state is not _S.DEAD
-            if is_member and member.beat == number:
-                if member.join is not None or member.sync is not None:  # it waits for this coordinator
-                    self._live(shard, group, member, later_ms)
-                else:
-                    self._expel(shard, group, member, later_ms)
+    def _watch(self, shard: Shard, group: Group, member: Member, now_ms: TimeMs) -> None:
+        """Expels a member whose session is over, unless it waits for this coordinator."""
+        member.is_watched = False
+        if group.members.get(member.member_id) is not member or group.state is _S.DEAD:
+            return
+        if now_ms < member.live_until_ms:
+            member.is_watched = True
+            self._tasks.at(member.live_until_ms, partial(self._watch, shard, group, member))
+        elif member.join is not None or member.sync is not None:
+            self._live(shard, group, member, now_ms)
+        else:
+            self._expel(shard, group, member, now_ms)
 
-        self._tasks.at(now_ms + member.session_timeout_ms, expire)
-
-    def _release(self, now_ms: TimeMs, member: Member, error: ErrorCode) -> None:
+    def _release(self, member: Member, error: ErrorCode) -> None:
         """Answers the waiting requests of a member that is none any more."""
         signal, member.join = member.join, None
         if signal is not None:
-            self._tasks.give(now_ms, signal, Joined(error, member.member_id))
-        self._give_sync(now_ms, member, Synced(error))
+            self._tasks.give(signal, Joined(error, member.member_id))
+        self._give_sync(member, Synced(error))
 
     # -- offsets -------------------------------------------------------------------------------------------------------
 
@@ -389,7 +426,7 @@ class Coordinator:
         if group is None:
             if sender.generation >= 0:
                 return ErrorCode.ILLEGAL_GENERATION
-            group = shard.groups[sender.group] = Group(sender.group)
+            group = Group(sender.group)
         error = group.check_commit(sender.member_id, sender.instance_id, sender.generation)
         if error is not ErrorCode.NONE:
             return error
@@ -401,7 +438,7 @@ class Coordinator:
         records = [offset_record(OffsetKey(sender.group, *place), value) for place, value in offsets.items()]
         error = yield from self.shards.append(shard, records)
         if error is ErrorCode.NONE:
-            group.offsets |= offsets
+            shard.groups.setdefault(sender.group, group).offsets.update(offsets)
         return error
 
     def committed(self, group_id: str) -> dict[tuple[str, int], CommittedOffset] | ErrorCode:

@@ -43,7 +43,7 @@ class GroupState(StrEnum):
 @dataclass(eq=False, slots=True)
 class Member:
     """A member. `protocols` are the names with the subscriptions, in order of preference. `join` and `sync` are what
-    its waiting requests wait for; `beat` counts its signs of life, so that an older deadline does not expire it.
+    its waiting requests wait for. Its session lasts until `live_until_ms`; `is_watched`: its end will be noticed.
     """
 
     member_id: str
@@ -56,7 +56,8 @@ class Member:
     assignment: bytes = b""
     join: Signal | None = None
     sync: Signal | None = None
-    beat: int = 0
+    live_until_ms: TimeMs = 0
+    is_watched: bool = False
 
     def subscription(self, protocol: str | None) -> bytes:
         return dict(self.protocols).get(protocol or "", b"")
@@ -103,6 +104,11 @@ class Group:
         if is_leader:
             self.leader = member.member_id
         return former
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether nothing of the group has to be kept."""
+        return not (self.members or self.pending or self.offsets or self.generation)
 
     @property
     def rebalance_timeout_ms(self) -> int:

@@ -113,7 +113,9 @@ def group_record(group: str, value: StoredGroup | None, now_ms: int) -> tuple[by
 def read_record(
     key: bytes | None, value: bytes | None
 ) -> tuple[OffsetKey, CommittedOffset | None] | tuple[GroupKey, StoredGroup | None] | None:
-    """What a record says; None for one of a version that this coordinator does not write."""
+    """What a record says; None for one of a version that this coordinator does not write. ValueError for one that is
+    not what its version says.
+    """
     if key is None or len(key) < 2:
         return None
     reader = _Reader(key)
@@ -191,5 +193,7 @@ class _Reader:
         return int(number)
 
     def _take(self, size: int) -> bytes:
+        if not 0 <= size <= len(self._data) - self._place:
+            raise ValueError(f"found a field of {size} bytes; {len(self._data) - self._place} are left")
         self._place += size
         return self._data[self._place - size : self._place]

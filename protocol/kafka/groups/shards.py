@@ -12,6 +12,7 @@ never compacted here, so that its log grows, and without retention.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 from protocol.errors import ErrorCode
 from protocol.ids import Epoch, TimeMs
 from protocol.kafka.batches import build_batch
-from protocol.kafka.calls import BROKER, CONTROLLER, Call, Calls, Handler
+from protocol.kafka.calls import BROKER, CONTROLLER, Call, Calls, Handler, Signal
 from protocol.kafka.groups.group import Group, restored
 from protocol.kafka.groups.records import (
     OFFSETS_TOPIC,
@@ -31,8 +32,9 @@ from protocol.kafka.groups.records import (
     read_record,
 )
 from protocol.kafka.view import View
+from protocol.messages.batch import RecordBatch
 from protocol.messages.data import ConsumeRequest, ConsumeResponse, ProduceRequest
-from protocol.messages.kafka_batch import is_kafka, records_of
+from protocol.messages.kafka_batch import UnreadableBatch, is_kafka, records_of
 from protocol.messages.topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from protocol.metadata.authorizer import BROKER_PRINCIPAL
 
@@ -145,17 +147,29 @@ class Shards:
                 max_wait_ms=_READ_WAIT_MS,
             )
             (answer,) = yield Calls([Call(BROKER, request)], self.view.now_ms + 2 * _READ_WAIT_MS)
-            if isinstance(answer, ConsumeResponse):
-                for batch in answer.batches:
-                    offset = batch.next_offset
-                    for record in records_of(batch) if is_kafka(batch.payload) else ():
-                        replay(shard.groups, record.key, record.value)
+            if answer is not None and answer.error is ErrorCode.CORRUPT_MESSAGE:
+                return False
+            batches = answer.batches if isinstance(answer, ConsumeResponse) else ()
+            for batch in batches:
+                offset = batch.next_offset
+                replay_batch(shard.groups, batch)
+            if not batches:
+                yield Signal(self.view.now_ms + _READ_WAIT_MS)
         return True
 
     def _loaded(self, shard: Shard, now_ms: TimeMs, is_complete: Any) -> None:
         shard.is_loaded = bool(is_complete)
         if shard.is_loaded:
             self.on_loaded(shard, now_ms)
+
+
+def replay_batch(groups: dict[str, Group], batch: RecordBatch) -> None:
+    """Applies the records of a batch. What cannot be read, since no coordinator has written it, has no effect."""
+    if is_kafka(batch.payload):
+        with suppress(UnreadableBatch):
+            for record in records_of(batch):
+                with suppress(ValueError):
+                    replay(groups, record.key, record.value)
 
 
 def replay(groups: dict[str, Group], key: bytes | None, value: bytes | None) -> None:
