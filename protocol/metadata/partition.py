@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
 from protocol.ids import NO_LEADER, UNCHANGED_LEADER, BrokerId, Epoch
 from protocol.messages.records import UNCHANGED_RECOVERY_STATE, PartitionChangeRecord, PartitionRecord
-from protocol.values import direct, immutable
+from protocol.values import direct
 
 
 @direct
@@ -19,7 +20,7 @@ class LeaderRecoveryState(IntEnum):
     RECOVERING = 1
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class PartitionState:
     """One partition as the controller has recorded it.
 

@@ -194,7 +194,7 @@ def test_the_command_replays_a_trial_of_a_directory(
     assert leave(monkeypatch, "study", "replay", str(tmp_path), "--cell", "0", "--trial", "1") == 0
     assert "nothing in the study's directory to compare" in capsys.readouterr().out
     assert leave(monkeypatch, "study", "replay", str(tmp_path), "--cell", "9", "--trial", "0") == 2
-    assert "0 to 3" in capsys.readouterr().err
+    assert "0 to 5" in capsys.readouterr().err
 
 
 def test_a_trial_on_processes_is_not_replayed() -> None:

@@ -60,7 +60,7 @@ def test_answers_are_right_in_every_generation(generation: Generation, changes: 
     [
         (administration, "_entry_error", lambda entry: "no", "CreateAclsRequest: found INVALID_REQUEST"),
         (placement, "_place_one", lambda racks, first, factor: (0, 1, 2)[:factor], "DescribeTopicRequest: the first"),
-        (queries, "_is_offline", lambda image, broker: True, "DescribeTopicRequest: found"),
+        (queries, "is_offline", lambda image, broker: True, "DescribeTopicRequest: found"),
         (queries, "_names", lambda image, request: (), "DescribeTopicRequest: found NONE"),
         (features, "_require_allowed", refuse_all, "UpdateFeaturesRequest: found INVALID_UPDATE_VERSION"),
     ],

@@ -16,8 +16,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-
-from scipy.stats import binom, hypergeom
+from math import comb
 
 from experiments.studies.design.impairments import Impairment
 from experiments.studies.design.model import YEAR_MS, CellParameters
@@ -135,9 +134,11 @@ def _shared(params: CellParameters) -> Iterator[Shared]:
     for burst in params.burst:
         for struck in range(1, replicas + 1):
             if burst.size is None:
-                chance = float(binom.pmf(struck, replicas, burst.fraction))
+                each = float(burst.fraction or 0.0)
+                chance = comb(replicas, struck) * each**struck * (1.0 - each) ** (replicas - struck)
             else:
-                chance = float(hypergeom.pmf(struck, brokers, replicas, burst.size))
+                others = comb(brokers - replicas, burst.size - struck) if burst.size >= struck else 0
+                chance = comb(replicas, struck) * others / comb(brokers, burst.size)
             rate = burst.events_per_year(rack_sizes(params)) * chance
             if rate > 0.0:
                 yield Shared(rate, struck, params.tail_loss_probability)

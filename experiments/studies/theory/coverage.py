@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import binom
+from scipy.special import bdtr
 
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.estimator import choose
@@ -85,7 +85,7 @@ class Coverage:
     @property
     def agrees(self) -> bool:
         """Whether so few studies hold the value by chance in a thousandth of cases at least."""
-        return float(binom.cdf(self.covered, self.studies, 0.95)) >= 0.001
+        return float(bdtr(self.covered, self.studies, 0.95)) >= 0.001
 
 
 def cells(estimator: str) -> Iterator[tuple[str, bool, CellParameters]]:

@@ -406,7 +406,9 @@ def _read_nodes(named: Collection[str]) -> Procedure[dict[str, tuple[bytes, int]
 
 def _records(view: StoreView, leaving: Collection[BrokerId]) -> Iterator[MetadataRecord]:
     for broker, registration in view.brokers.items():
-        yield RegisterBrokerRecord(**asdict(replace(registration, in_controlled_shutdown=broker in leaving)))
+        values = asdict(replace(registration, in_controlled_shutdown=broker in leaving))
+        del values["endpoint"]  # its brokers have no listeners
+        yield RegisterBrokerRecord(**values)
     for name, topic_id in view.topic_ids.items():
         yield TopicRecord(name=name, topic_id=topic_id)
         for config, value in sorted(view.topic_configs[name].items()):
