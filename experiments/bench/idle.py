@@ -1,4 +1,4 @@
-"""`isray bench idle`: what a cluster costs that nobody uses, on Ray: memory and processor time of its nodes, by the
+"""`isray bench idle`: what a cluster without clients costs, on Ray: memory and processor time of its nodes, by the
 number of partitions, and how soon a broker with its share of them runs again; docs/benchmarks.md has the columns.
 
 Leaders and followers rotate over the brokers (replication factor 3), so that every broker leads as many partitions and

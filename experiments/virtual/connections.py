@@ -9,7 +9,7 @@ The kernel of a broker's host outlives the broker's process. While the process i
 bytes are acknowledged, and nothing answers (half-open). When it ends, its connections are reset at once where the link
 is up, otherwise when bytes reach the host. A connection to a host without a process is refused.
 
-Left out: windows and congestion control (a peer that does not read slows nobody), half-closed connections, and the
+Left out: windows and congestion control (a peer that does not read slows no sender), half-closed connections, and the
 machine that vanishes together with its kernel.
 """
 

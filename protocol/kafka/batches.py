@@ -9,10 +9,12 @@ clients is served to Kafka's clients as an uncompressed batch whose records have
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from protocol.client.records import split
 from protocol.errors import ErrorCode
 from protocol.log.checksum import Checksum
+from protocol.messages.base import changed
 from protocol.messages.batch import NO_PRODUCER_ID, NO_SEQUENCE, RecordBatch
 from protocol.messages.kafka_batch import COVERED, CRC, MARK, encode_record, is_kafka
 
@@ -25,6 +27,8 @@ HEADER_BYTES = _COVERED_FROM + COVERED.size
 _MAGIC = 2
 _TRANSACTIONAL = 1 << 4
 _CONTROL = 1 << 5
+Pair = tuple[bytes | None, bytes | None]
+"""The key and the value of a record."""
 
 
 class InvalidBatch(Exception):
@@ -76,17 +80,29 @@ def to_kafka(batch: RecordBatch, checksum: Checksum) -> bytes:
     if is_kafka(batch.payload):
         crc_and_covered: bytes | memoryview = memoryview(batch.payload)[len(MARK) :]
     else:
-        covered = _covered(batch)
+        covered = _covered(batch, _own_records(batch))
         crc_and_covered = CRC.pack(checksum(covered, 0)) + covered
     length = _PREFIX.size + len(crc_and_covered) - _LENGTH_FROM
     return b"".join((_PREFIX.pack(batch.base_offset, length, batch.leader_epoch, _MAGIC), crc_and_covered))
 
 
-def _covered(batch: RecordBatch) -> bytes:
-    """What the CRC covers of an own batch as an uncompressed batch of Kafka's."""
+def build_batch(records: Sequence[Pair], timestamp_ms: int, checksum: Checksum) -> RecordBatch:
+    """An uncompressed batch of Kafka's with these (key, value) pairs, for a broker's own writes."""
+    content = RecordBatch.unchecked(record_count=len(records), payload=b"", timestamp_ms=timestamp_ms)
+    covered = _covered(content, records)
+    return changed(content, payload=b"".join((MARK, CRC.pack(checksum(covered, 0)), covered)))
+
+
+def _own_records(batch: RecordBatch) -> list[Pair]:
+    """The records of a batch of the project's own clients; a payload of another form is the value of the first."""
     values = split(batch.payload) if batch.payload else []
     if len(values) != batch.record_count:
         values = [batch.payload] + [b""] * (batch.record_count - 1)
+    return [(None, value) for value in values]
+
+
+def _covered(batch: RecordBatch, records: Sequence[Pair]) -> bytes:
+    """What the CRC of an uncompressed batch of Kafka's covers, with the fields of `batch` and these records."""
     head = COVERED.pack(
         0,
         batch.record_count - 1,
@@ -97,13 +113,4 @@ def _covered(batch: RecordBatch) -> bytes:
         batch.base_sequence,
         batch.record_count,
     )
-    return head + b"".join(encode_record(delta, 0, None, value) for delta, value in enumerate(values))
-
-
-def build_batch(records: list[tuple[bytes | None, bytes | None]], timestamp_ms: int, checksum: Checksum) -> RecordBatch:
-    """An uncompressed batch of Kafka's with these (key, value) pairs, for a broker's own writes."""
-    covered = COVERED.pack(0, len(records) - 1, timestamp_ms, timestamp_ms, -1, -1, -1, len(records)) + b"".join(
-        encode_record(delta, 0, key, value) for delta, (key, value) in enumerate(records)
-    )
-    payload = b"".join((MARK, CRC.pack(checksum(covered, 0)), covered))
-    return RecordBatch.unchecked(record_count=len(records), payload=payload, timestamp_ms=timestamp_ms)
+    return head + b"".join(encode_record(delta, 0, key, value) for delta, (key, value) in enumerate(records))

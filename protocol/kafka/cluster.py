@@ -31,12 +31,9 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets"})
 
 
 def api_versions(view: View, client: Client, request: KafkaRequest) -> Values:
-    """The APIs with their versions, and the features with their supported and finalized levels; the software of the
-    client is noted for logs. Below version 4 a feature whose lowest level is 0 is left out of the supported ones, since
-    clients of that time refuse 0 (KIP-1022).
+    """The APIs with their versions, and the features with their supported and finalized levels. Below version 4 a
+    feature whose lowest level is 0 is left out of the supported ones, since clients of that time refuse 0 (KIP-1022).
     """
-    name, version = (getattr(request.body, f"client_software_{part}", "") for part in ("name", "version"))
-    client.software = f"{name} {version}".strip()
     levels = {name: level for name, level in view.image.feature_levels.items() if level}
     return {
         **supported(view.supported, ErrorCode.NONE),

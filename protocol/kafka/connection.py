@@ -18,7 +18,6 @@ from protocol.errors import MalformedMessageError
 from protocol.ids import TimeMs
 from protocol.kafka.view import Client
 from protocol.kafka.wire import API_VERSIONS, FrameReader, KafkaRequest, decode_request, request_head
-from protocol.messages.base import ANONYMOUS
 
 SASL_HANDSHAKE = 17
 SASL_AUTHENTICATE = 36
@@ -65,10 +64,6 @@ class Connection:
         request = decode_request(head, body)
         self.client.client_id = request.client_id
         return request
-
-    @property
-    def principal(self) -> str:
-        return self.client.principal or ANONYMOUS
 
 
 @dataclass(frozen=True, slots=True)

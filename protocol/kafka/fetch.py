@@ -1,9 +1,9 @@
-"""Fetch by consumers, ListOffsets and OffsetForLeaderEpoch.
+"""Fetch by consumers.
 
-**Waiting.** A fetch first asks all its partitions at once. If they have less than `min_bytes`, and none has news (an
-error, a diverging epoch), it asks those without records again and waits at each leader until the high watermark moves
-there, until there is enough, or `max_wait` is over. Departure from Kafka: once every partition has records, it does not
-wait for more of them, whatever `min_bytes`.
+**Waiting.** A fetch first reads all its partitions, a few at a time. If they have less than `min_bytes`, and none has
+news (an error, a diverging epoch), it asks those without records again and waits at each leader until the high
+watermark moves there, until there is enough, or `max_wait` is over. Departure from Kafka: once every partition has
+records, it does not wait for more of them, whatever `min_bytes`.
 
 **Sessions** (KIP-227). A consumer may name all its partitions once; the broker remembers them with what it answered
 last, and later requests and responses have only what has changed. Sessions are numbered per broker, at most
@@ -25,7 +25,7 @@ from protocol.ids import NO_OFFSET, Offset
 from protocol.kafka.batches import to_kafka
 from protocol.kafka.calls import BROKER, MAX_WAIT_MS, Answers, Call, Calls, Handler
 from protocol.kafka.view import NO_UUID, Client, View, epoch_error, leader_fields
-from protocol.kafka.wire import KafkaRequest, Values
+from protocol.kafka.wire import KafkaRequest, Values, ms_of
 from protocol.messages.base import Response
 from protocol.messages.batch import RecordBatch
 from protocol.messages.data import ConsumeRequest, ConsumeResponse
@@ -130,7 +130,7 @@ def fetch(view: View, sessions: KafkaFetchSessions, client: Client, request: Kaf
         if isinstance(found, ErrorCode):
             return _failed(found)
         session, wanted = found, list(found.partitions.values())
-    deadline_ms = view.now_ms + min(int(body.max_wait.total_seconds() * 1000), MAX_WAIT_MS)
+    deadline_ms = view.now_ms + min(ms_of(body.max_wait), MAX_WAIT_MS)
     answers = yield from _read(view, client, wanted, body, deadline_ms)
     if session is not None:  # those that had their turn come last in the next response
         for item in [item for item, answer in zip(wanted, answers, strict=True) if _size(answer)]:

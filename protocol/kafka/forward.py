@@ -11,7 +11,6 @@ Kafka's response has no error of the whole.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from datetime import timedelta
 from enum import Enum
 from typing import Any, TypeVar, cast
 
@@ -25,11 +24,6 @@ DEFAULT_TIMEOUT_MS = 30_000
 """For requests without a timeout of their own: the default of `request.timeout.ms`."""
 E_ = TypeVar("E_", bound=Enum)
 R = TypeVar("R", bound=AdminResponse)
-
-
-def ms_of(timeout: timedelta) -> int:
-    """A timeout of a request in milliseconds."""
-    return round(timeout.total_seconds() * 1000)
 
 
 def change(view: View, request: AdminRequest, kind: type[R], timeout_ms: int) -> Generator[Calls, Any, R]:

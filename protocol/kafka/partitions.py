@@ -15,9 +15,9 @@ from typing import Any
 from protocol.errors import ErrorCode
 from protocol.ids import node_name
 from protocol.kafka.calls import CONTROLLER, Call, Calls, Handler
-from protocol.kafka.forward import change, error_fields, ms_of, parts, read
+from protocol.kafka.forward import change, error_fields, parts, read
 from protocol.kafka.view import Client, View
-from protocol.kafka.wire import KafkaRequest, Values
+from protocol.kafka.wire import KafkaRequest, Values, ms_of
 from protocol.messages.acls import AclOperation
 from protocol.messages.partitions import (
     AlterPartitionReassignmentsRequest,

@@ -16,7 +16,7 @@ from protocol.kafka.batches import InvalidBatch, read_produced
 from protocol.kafka.calls import BROKER, CONTROLLER, Call, Calls, Handler
 from protocol.kafka.cluster import INTERNAL_TOPICS
 from protocol.kafka.view import NO_UUID, Client, View, leader_fields
-from protocol.kafka.wire import KafkaRequest, Values
+from protocol.kafka.wire import KafkaRequest, Values, ms_of
 from protocol.messages.admin import InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.data import ProduceRequest, ProduceResponse
 from protocol.metadata.image import TopicImage
@@ -32,7 +32,7 @@ _NOT_LEADER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 def produce(view: View, client: Client, request: KafkaRequest) -> Handler:
     """Appends the batches of all partitions, and answers when all of them have an outcome or the timeout is over."""
     body = request.body
-    timeout_ms = int(body.timeout.total_seconds() * 1000)
+    timeout_ms = ms_of(body.timeout)
     if getattr(body, "transactional_id", None) is not None:
         return _response(view, body, lambda *_: {"error_code": ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
     refused: dict[tuple[int, int], InvalidBatch] = {}

@@ -11,9 +11,9 @@ from typing import Any
 from protocol.controller.topics import CLUSTER_METADATA_TOPIC
 from protocol.errors import ErrorCode
 from protocol.kafka.calls import Handler
-from protocol.kafka.forward import DEFAULT_TIMEOUT_MS, change, error_fields, member, ms_of, refused
+from protocol.kafka.forward import DEFAULT_TIMEOUT_MS, change, error_fields, member, refused
 from protocol.kafka.view import NO_UUID, Client, View, text_of, uuid_of
-from protocol.kafka.wire import KafkaRequest, Values
+from protocol.kafka.wire import KafkaRequest, Values, ms_of
 from protocol.messages.cluster import FeatureUpdate, UpdateFeaturesRequest, UpdateFeaturesResponse, UpgradeType
 from protocol.messages.quorum import (
     VOTER_CHANGE_TIMEOUT_MS,

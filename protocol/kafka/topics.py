@@ -16,9 +16,9 @@ from protocol.config import CONFIGS, UNCLEAN_RECOVERY_STRATEGY, config_text, wit
 from protocol.errors import ErrorCode
 from protocol.kafka.calls import Handler
 from protocol.kafka.cluster import INTERNAL_TOPICS, topic_id_text
-from protocol.kafka.forward import change, error_fields, ms_of, parts, read
+from protocol.kafka.forward import change, error_fields, parts, read
 from protocol.kafka.view import NO_UUID, Client, View, uuid_of
-from protocol.kafka.wire import KafkaRequest, Values
+from protocol.kafka.wire import KafkaRequest, Values, ms_of
 from protocol.messages.acls import AclOperation
 from protocol.messages.configs import ConfigSource
 from protocol.messages.topics import (

@@ -32,7 +32,6 @@ class Client:
     peer: str = ""
     client_id: str = ""
     principal: str = ANONYMOUS
-    software: str = ""
     sasl: SaslSession | None = None
     """The authentication, on a listener with SASL."""
 

@@ -41,14 +41,13 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class KafkaRequest:
-    """A decoded request. `body` is kio's object; `size_bytes` that of the frame's body."""
+    """A decoded request; `body` is kio's object."""
 
     api_key: int
     version: int
     correlation_id: int
     client_id: str
     body: Any
-    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +57,11 @@ class RequestHead:
     api_key: int
     version: int
     correlation_id: int
+
+
+def ms_of(duration: timedelta) -> int:
+    """A duration of a request in milliseconds."""
+    return round(duration.total_seconds() * 1000)
 
 
 class FrameReader:
@@ -113,7 +117,7 @@ def decode_request(head: RequestHead, body: bytes) -> KafkaRequest:
         _null_check(kind)(payload)
     except (DecodeError, ValueError, LookupError, OverflowError) as error:
         raise MalformedMessageError(f"API {head.api_key} version {head.version}: {error}") from error
-    return KafkaRequest(head.api_key, head.version, head.correlation_id, header.client_id or "", payload, len(body))
+    return KafkaRequest(head.api_key, head.version, head.correlation_id, header.client_id or "", payload)
 
 
 def encode_response(api_key: int, version: int, correlation_id: int, values: Values) -> bytes:

@@ -13,7 +13,7 @@ from protocol.kafka.groups.coordinator import Coordinator, Join, MemberOf
 from protocol.kafka.groups.group import Group, GroupState, Member
 from protocol.kafka.groups.records import OFFSETS_TOPIC, CommittedOffset, partition_of
 from protocol.kafka.view import Client, View
-from protocol.kafka.wire import KafkaRequest, Values
+from protocol.kafka.wire import KafkaRequest, Values, ms_of
 from protocol.messages.acls import AclOperation
 from protocol.messages.topics import NO_AUTHORIZED_OPERATIONS
 from protocol.metadata.authorizer import may
@@ -89,8 +89,8 @@ def _coordinator_of(view: View, group: str) -> Values:
 
 def join_group(coordinator: Coordinator, view: View, client: Client, request: KafkaRequest) -> Handler:
     body = request.body
-    session_ms = _ms(body.session_timeout)
-    rebalance_ms = _ms(body.rebalance_timeout) if hasattr(body, "rebalance_timeout") else session_ms
+    session_ms = ms_of(body.session_timeout)
+    rebalance_ms = ms_of(body.rebalance_timeout) if hasattr(body, "rebalance_timeout") else session_ms
     join = Join(
         body.group_id,
         body.member_id,
@@ -280,7 +280,3 @@ def delete_groups(coordinator: Coordinator, view: View, client: Client, request:
         error = yield from coordinator.delete(name)
         results.append({"group_id": name, "error_code": error})
     return {"results": results}
-
-
-def _ms(duration: Any) -> int:
-    return int(duration.total_seconds() * 1000)

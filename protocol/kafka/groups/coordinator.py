@@ -234,7 +234,7 @@ class Coordinator:
         self._tasks.at(now_ms + wait_ms, expire)
 
     def _complete_if_all_joined(self, shard: Shard, group: Group, now_ms: TimeMs) -> None:
-        """Completes a rebalance for which nobody has to be waited for; the first one of a group waits for newcomers."""
+        """Completes a rebalance that all members have joined; the first one of a group waits for newcomers."""
         is_first = group.generation == 0 or not group.protocol
         if group.state is _S.PREPARING_REBALANCE and group.have_all_joined and not is_first:
             self._complete_join(shard, group, now_ms)
@@ -333,7 +333,7 @@ class Coordinator:
         self._tasks.run(now_ms, self.shards.append(shard, [record]), done)
 
     def _store(self, shard: Shard, group: Group, assignments: dict[str, bytes], now_ms: TimeMs) -> None:
-        """Writes the present generation; nobody waits for it."""
+        """Writes the present generation, without waiting for it."""
         record = group_record(group.group_id, group.stored(assignments), now_ms)
         self._tasks.run(now_ms, self.shards.append(shard, [record]), lambda *_: None)
 

@@ -114,7 +114,7 @@ class Shards:
     def append(self, shard: Shard, records: list[tuple[bytes, bytes | None]]) -> Handler:
         """Appends records to a shard's log. Returns NONE once they are committed, else the error for the client."""
         view = self.view
-        batch = build_batch([(key, value) for key, value in records], view.now_ms, view.checksum)
+        batch = build_batch(records, view.now_ms, view.checksum)
         request = ProduceRequest.unchecked(
             correlation_id=0,
             principal=BROKER_PRINCIPAL,
