@@ -60,7 +60,7 @@ STACKS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"port"}),
         frozenset({"admin_requests"}),
         frozenset({"admin_client"}),
-        frozenset({"sim", "ray"}),
+        frozenset({"sim", "ray", "kafka"}),
     ),
 }
 BASE = STACKS["protocol"][0]
