@@ -1,9 +1,9 @@
-"""What changed between two releases of Kafka: as rules, each with its smallest scenario, and in the answer of a study.
+"""What changed between two releases of Kafka: as rules, each with its smallest scenario, and in a study's answer.
 
-*Rows*: the recorder (`experiments/conformance/recorder`) asks the controllers of both releases the same questions. A row
-that they answer differently is attributed to the changes (`protocol/kafka_release.py`) under which isray no longer gives
-the older answer, and to the rules (`protocol/kafka_rules.py`) that explain one of the two answers only. What neither
-explains is a change that nothing here declares.
+*Rows*: the recorder (`experiments/conformance/recorder`) asks the controllers of both releases the same questions. A
+row that they answer differently is attributed to the changes (`protocol/kafka_release.py`) under which isray no longer
+gives the older answer, and to the rules (`protocol/kafka_rules.py`) that explain one of the two answers only. What
+neither explains is a change that nothing here declares.
 
 *Scenarios*: of the drawn ones, the smallest that the simulator runs differently for each change. *Study*: trials of the
 same failures under both.
@@ -164,10 +164,10 @@ def study_answers(old: str, new: str, trials: int, study: Mapping[str, object] =
         columns = {name: BY_NAME[name].column for name in METRICS}
         values.append({name: [it.values[columns[name]] / it.exposure for it in measured] for name in METRICS})
     differing = sum(map(str.__ne__, *hashes))
-    return [_answer(name, values[0][name], values[1][name], differing) for name in METRICS]
+    return [paired_answer(name, values[0][name], values[1][name], differing) for name in METRICS]
 
 
-def _answer(metric: str, old: Sequence[float], new: Sequence[float], differing: int) -> Answer:
+def paired_answer(metric: str, old: Sequence[float], new: Sequence[float], differing: int) -> Answer:
     """The means of pairs, and the interval of Student's t for the mean of their differences."""
     differences = [after - before for before, after in zip(old, new, strict=True)]
     middle, count = fmean(differences), len(differences)

@@ -43,7 +43,7 @@ def require_world(scenario: Scenario, world: World) -> None:
             f"{scenario.cluster.generation}, which no release of Kafka has",
             allowed,
         )
-    require_engine(scenario if world.engine == SIM else without_rules(scenario), world.engine)
+    require_engine(without_rules(scenario) if world.engine == KAFKA else scenario, world.engine)
 
 
 def without_rules(scenario: Scenario) -> Scenario:
@@ -60,7 +60,7 @@ def in_world(scenario: Scenario, world: World, rules: Iterable[str] = ()) -> Sce
     if world.release:
         changes["kafka_release"] = kafka_release(world.release).value
     changed = scenario.model_copy(update={"cluster": cluster.model_copy(update=changes)})
-    return changed if world.engine == SIM else without_rules(changed)
+    return without_rules(changed) if world.engine == KAFKA else changed
 
 
 def course_in(scenario: Scenario, world: World, pace: Course | None = None, rules: Sequence[str] = ()) -> Course:

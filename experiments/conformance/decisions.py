@@ -196,7 +196,7 @@ def _replayed(path: Path, rows: Sequence[Row], release: KafkaRelease, is_stated:
 def row_differences(
     row: Row, kafka_release: KafkaRelease, kafka_rules: frozenset[str] = frozenset()
 ) -> tuple[Difference, ...]:
-    """The fields in which the core's answers, for this release and under these of Kafka's rules, are not as recorded."""
+    """The fields in which the core's answers, for this release and these of Kafka's rules, are not as recorded."""
     if isinstance(row, QuorumRow):
         return quorum.differences(row, kafka_rules)
     if isinstance(row, ControllerTraceRow):

@@ -9,10 +9,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from experiments.compare.releases import STUDY
 from experiments.conformance.departures import ALL_DEPARTURES
 from experiments.conformance.recorder.record import KINDS
 from experiments.reference.markdown import code, sections, table
-from experiments.reference.release_figures import FIGURES, ROWS, SHARES, STUDY
+from experiments.reference.release_figures import FIGURES, ROWS, SHARES
 from experiments.support.yaml_input import flow_yaml
 from protocol.kafka_release import GENERATION_RELEASES, RELEASE_CHANGES, KafkaRelease
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import experiments.scenarios
 from experiments.check.engine import CheckedEngine
+from experiments.compare.releases import STUDY
 from experiments.conformance.recorder.jars import fetched_jars
 from experiments.conformance.recorder.record import KINDS, jdk, recorded
 from experiments.scenarios.loader import load_scenario
@@ -35,16 +36,6 @@ RECORDED = ("4.0.0", "4.0.2", "4.1.0", "4.1.1", "4.1.2", "4.2.0", "4.2.1", "4.2.
 """The releases that are recorded, oldest first."""
 ROWS = {"decisions": 2000, "partition": 300, "reassignments": 300, "cluster": 200}
 SEED = 20261201
-STUDY: dict[str, object] = {
-    "generation": "kip-966-elr",
-    "estimator": "plain",
-    "brokers": 4,
-    "replication_factor": 2,
-    "broker_mttf": "60d",
-    "broker_mttr": "3d",
-    "reassignments": {"per_year": 52},
-    "disk_loss_probability": 0.5,
-}
 TRIALS = 50
 SHARES = ("offline_fraction", "reject_fraction")
 """The shares of time that the page has."""

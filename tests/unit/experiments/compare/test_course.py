@@ -53,7 +53,13 @@ def test_the_course_of_a_failover_by_hand() -> None:
         3: (1, [1], [], 0, 0, {1: "2-4"}, 3),
         5: (1, [0, 1], [], 0, 1, {0: "2-4", 1: "2-4"}, 3),
     }
-    assert [states[index]["brokers"]["0"] for index in states] == ["unfenced", "unfenced", "fenced", "fenced", "unfenced"]
+    assert [states[index]["brokers"]["0"] for index in states] == [
+        "unfenced",
+        "unfenced",
+        "fenced",
+        "fenced",
+        "unfenced",
+    ]
 
 
 def test_a_paced_world_has_the_same_course_sooner() -> None:
