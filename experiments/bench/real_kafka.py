@@ -5,8 +5,8 @@ broker leads and has a record written to it; the killed one is back in the ISR w
 in the simulator, one trial after the other in this process with all invariants checked, and on the real Kafka, whose
 trial begins with formatted disks and ends when its processes have.
 
-*Failover*: one broker leads all partitions and is killed. Times count from the kill, in the controllers' metadata log as
-this process reads it: until the broker is fenced, and until no partition has it as leader.
+*Failover*: one broker leads all partitions and is killed. Times count from the kill, in the controllers' metadata log
+as this process reads it: until the broker is fenced, and until no partition has it as leader.
 
 *Start-up*: from the first process until all brokers are unfenced. *Memory*: the resident bytes of all processes then.
 """
@@ -41,7 +41,7 @@ TOPIC_PARTITIONS = 1_000
 WITHIN_MS = 300_000
 CLUSTER = {"brokers": 3, "controllers": 1, "generation": "kip-966-elr"}
 _TOPIC = {"name": "t", "assignments": [[0, 1, 2]], "config": {"min.insync.replicas": 2}}
-TRIAL = {
+TRIAL: dict[str, object] = {
     "name": "fault-trial",
     "cluster": CLUSTER,
     "topics": [_TOPIC],
