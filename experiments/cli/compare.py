@@ -52,14 +52,14 @@ def compare(
     from experiments.compare.draw import drawn
     from experiments.compare.report import document
     from experiments.compare.smallest import save, smallest_of
-    from experiments.compare.worlds import refused_steps, require_world
+    from experiments.compare.worlds import require_world
     from experiments.scenarios.loader import load_scenario
 
     if not files and not draw:
         raise MissingInput("FILE", "isray compare last-replica-standing, or isray compare --draw 10")
     worlds = worlds_named(engines, kafka)
     named = [load_scenario(file_or_shipped(file, SCENARIOS, "a scenario file")) for file in files or ()]
-    scenarios = [*named, *(drawn(seed + number, refused_steps(worlds)) for number in range(draw))]
+    scenarios = [*named, *(drawn(seed + number) for number in range(draw))]
     for scenario in scenarios:
         for world in worlds:
             require_world(scenario, world)

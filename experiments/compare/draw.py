@@ -40,14 +40,13 @@ Event = tuple[int, str, dict[str, object]]
 """A time in ms, the kind of a step, and its fields."""
 
 
-def drawn(seed: int, refused: frozenset[str] = frozenset()) -> Scenario:
-    """The scenario of a seed, of generation `kip-966-elr`, which a real Kafka runs, without the kinds of steps in
-    `refused`. A plan with more brokers than `MOST_BROKERS`, and one that has no steps but `REQUESTS`, is replaced
-    by the one of another seed.
+def drawn(seed: int) -> Scenario:
+    """The scenario of a seed, of generation `kip-966-elr`, which a real Kafka runs. A plan with more brokers than
+    `MOST_BROKERS`, and one that has no steps but `REQUESTS`, is replaced by the one of another seed.
     """
     for attempt in count():
         plan = swarm.draw(seed + 1_000_003 * attempt, Generation.KIP_966_ELR, release=NEWEST.value)
-        steps = drawn_steps(plan, refused) if plan.brokers <= MOST_BROKERS else []
+        steps = drawn_steps(plan) if plan.brokers <= MOST_BROKERS else []
         if any(kind not in REQUESTS for step in steps for kind in step):
             return scenario_from(_document(seed, plan, steps), f"seed {seed}")
     raise AssertionError("a seed has been found")
@@ -71,13 +70,13 @@ def _controllers(plan: Plan) -> int:
     return min(plan.controllers, MOST_CONTROLLERS)
 
 
-def drawn_steps(plan: Plan, refused: frozenset[str] = frozenset()) -> list[Raw]:
+def drawn_steps(plan: Plan) -> list[Raw]:
     """The steps of a plan; empty if it has no event that becomes a step."""
     nodes = _Nodes(_controllers(plan))
     taken: list[Raw] = []
     requested: set[str] = set()
     for _, kind, fields in sorted(_events(plan), key=lambda event: event[0]):
-        if len(taken) < MOST_STEPS and kind not in refused | requested and nodes.take(kind, fields):
+        if len(taken) < MOST_STEPS and kind not in requested and nodes.take(kind, fields):
             taken.append({kind: fields})
             requested = requested | {kind} if kind in REQUESTS else set()
     restored: list[Raw] = [{"heal": "all"}] if nodes.cut else []

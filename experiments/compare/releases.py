@@ -5,7 +5,8 @@ row that they answer differently is attributed to the changes (`protocol/kafka_r
 gives the older answer, and to the rules (`protocol/kafka_rules.py`) that explain one of the two answers only. What
 neither explains is a change that nothing here declares.
 
-*Scenarios*: of the drawn ones, the smallest that the simulator runs differently for each change. *Study*: trials of the
+*Scenarios*: of the drawn ones, the smallest that the simulator runs differently for each change, under those of Kafka's
+rules that all releases have: some states that a change is about are reached by these only. *Study*: trials of the
 same failures under both.
 """
 
@@ -23,11 +24,12 @@ from statistics import fmean, stdev
 from scipy.stats import t as student
 
 from experiments.compare.comparison import Comparison, Runs, compared
+from experiments.compare.course import Course
 from experiments.compare.draw import drawn
 from experiments.compare.smallest import smallest_of
 from experiments.compare.worlds import SIM, World, course_in
 from experiments.conformance.decisions import Row, parsed_row, row_differences
-from experiments.conformance.departures import explanation
+from experiments.conformance.departures import DEPARTURES, explanation
 from experiments.scenarios.model import Scenario
 from experiments.studies.design.model import CellParameters
 from experiments.studies.trace.metrics import BY_NAME, measure
@@ -47,6 +49,8 @@ STUDY: Mapping[str, object] = {
 }
 """A partition that moves every week: without moves of replicas no release answers otherwise."""
 STUDY_SEED = 20261201
+KAFKAS_OWN = tuple(it.rule.name for it in DEPARTURES if it.rule.source.endswith("4.0.0 to 4.4.0"))
+"""The departures from rules that no release has changed."""
 METRICS = ("loss_rate", "offline_fraction", "reject_fraction")
 CONFIDENCE = 0.95
 
@@ -108,8 +112,13 @@ def _departures(row: Row, release: KafkaRelease) -> frozenset[str] | None:
     return frozenset(it.name for it in explanation(partial(row_differences, row, release))) or None
 
 
+def as_kafka(scenario: Scenario, world: World, pace: Course | None = None, rules: Sequence[str] = ()) -> Course:
+    """As `course_in`, under the rules that all releases of Kafka have."""
+    return course_in(scenario, world, pace, sorted({*KAFKAS_OWN, *rules}))
+
+
 def drawn_changes(
-    old: str, new: str, seeds: Iterable[int], run: Runs = course_in
+    old: str, new: str, seeds: Iterable[int], run: Runs = as_kafka
 ) -> Iterator[tuple[str, int, Scenario, Comparison]]:
     """For each change between two releases, of the drawn scenarios the one with fewest steps that the simulator runs
     differently: the name of the change, the seed, the scenario, and its comparison.

@@ -78,8 +78,3 @@ def _engine(world: World, spec: ClusterSpec) -> Engine:
 
         return RayEngine(spec)
     raise NotImplementedError
-
-
-def refused_steps(worlds: Iterable[World]) -> frozenset[str]:
-    """The kinds of steps that one of these worlds cannot carry out, among those that are drawn."""
-    return frozenset()

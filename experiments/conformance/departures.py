@@ -121,6 +121,10 @@ DEPARTURES: tuple[Departure, ...] = (
         story="No broker leads, and the controllers fail over one after the other at each registration of the replica.",
         lost=None,
     ),
+    Departure(
+        rule=KAFKA_RULES["recovered-with-next-change"],
+        reason="isray's leader says so at once (C5, C8): else no controller knows whether the routine is over.",
+    ),
 )
 
 QUORUM_DEPARTURES: tuple[Departure, ...] = tuple(

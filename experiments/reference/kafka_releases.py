@@ -64,8 +64,8 @@ def rendered() -> str:
             ("rule", "scenario", "lost before", "lost since", "steps before", "steps since"),
             _scenarios(figures["scenarios"]),
         ),
-        "The smallest drawn scenarios (`isray compare --draw`, 200 seeds, simulated), with the replicas of their "
-        "topics, and where the courses by the rule before and since differ first:",
+        "The smallest drawn scenarios (`isray compare --draw`, 60 seeds, simulated under Kafka's own rules), "
+        "with the replicas of their topics, and where the courses by the rule before and since differ first:",
         table(("rule", "replicas", "steps", "first difference"), _drawn(figures["drawn"])),
         "## Loss and availability in a study",
         f"Trials of a year of one partition with {_settings()}: the same failures and moves under each release. "

@@ -15,9 +15,11 @@ def test_numbers_are_written_as_ranges() -> None:
     assert numbers([1, 2, 3, 5, 7, 8]) == "1-3,5,7-8"
 
 
-def test_wall_time_knows_only_whether_a_partition_epoch_has_risen() -> None:
-    state: dict[str, dict[str, object]] = {"t-0": {"leader_epoch": 2, "partition_epoch": 3}, "brokers": {"0": "fenced"}}
-    assert relaxed(state) == {"t-0": {"leader_epoch": 2, "partition_epoch": True}, "brokers": {"0": "fenced"}}
+def test_what_is_left_out_of_a_state_in_wall_time() -> None:
+    partition = {"leader_epoch": 2, "partition_epoch": 3, "high_watermark": 5}
+    state: dict[str, dict[str, object]] = {"t-0": partition, "brokers": {"0": "fenced"}}
+    left = {"leader_epoch": 2, "partition_epoch": True, "high_watermark": None}
+    assert relaxed(state) == {"t-0": left, "brokers": {"0": "fenced"}}
 
 
 def test_the_course_of_a_failover_by_hand() -> None:
