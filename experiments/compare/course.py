@@ -186,9 +186,9 @@ def _brokers(view: ClusterView) -> dict[str, object]:
 
 def relaxed(state: State) -> State:
     """A state as worlds in wall time are compared: of the partition's epoch only whether it has risen, and nothing of
-    the high watermark. Each change of the partition raises its epoch by one, and processes race: two brokers may leave an
-    ISR in one change or in two. The high watermark with which a killed broker begins is its last checkpoint, which it
-    writes every few seconds; where the ISR is large enough it is the end of the logs, which are compared.
+    the high watermark. Each change of the partition raises its epoch by one, and processes race: two brokers may leave
+    an ISR in one change or in two. The high watermark with which a killed broker begins is its last checkpoint,
+    written every few seconds; where the ISR is large enough it is the end of the logs, which are compared.
     """
     return {subject: {name: _relaxed(name, it) for name, it in fields.items()} for subject, fields in state.items()}
 
