@@ -25,6 +25,7 @@ from protocol.ids import (
     NO_NODE,
     RECOVERY_MANAGER,
     STORE,
+    Epoch,
     NodeId,
     TimeMs,
     TopicPartition,
@@ -322,6 +323,11 @@ class Engine(ABC):
     @abstractmethod
     def metrics(self) -> Mapping[str, int]:
         """The active controller's metrics (`protocol.controller.metrics`), empty while no controller is active."""
+
+    @abstractmethod
+    def broker_epoch(self, broker: NodeId) -> Epoch:
+        """The epoch in which the running process of a broker is registered, NO_EPOCH where it is not. After a restart
+        `view` has the registration of the incarnation before, until the session of that one has ended."""
 
     @abstractmethod
     def replica(self, broker: NodeId, partition: TopicPartition) -> ReplicaView | None:
