@@ -15,7 +15,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from importlib import import_module
 from io import BytesIO
 from statistics import quantiles
 from typing import Any
@@ -25,7 +24,7 @@ from kio.serial import entity_writer
 
 from experiments.bench.report import BenchReport, measure_ms, median_ms
 from experiments.engines.ray.session import ray_session, stay_on_loopback
-from experiments.support.errors import InputError
+from experiments.support.librdkafka import librdkafka
 from protocol.config import LISTENERS, MIN_INSYNC_REPLICAS
 from protocol.kafka.apis import PRODUCE
 from protocol.kafka.batches import build_batch, read_produced, to_kafka
@@ -137,10 +136,7 @@ def _frame(records: bytes) -> bytes:
 
 def _client(name: str, servers: str, record_bytes: int, seconds: int) -> ClientFigures:
     """The client program on one cluster."""
-    try:
-        module = import_module("confluent_kafka")
-    except ModuleNotFoundError as error:
-        raise InputError("isray bench kafka", "", "no confluent-kafka", "pip install 'isray[kafka]'") from error
+    module = librdkafka("isray bench kafka")
     settings = {
         "bootstrap.servers": servers,
         "acks": "all",

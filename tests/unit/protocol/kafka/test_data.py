@@ -10,7 +10,7 @@ from protocol.kafka.apis import FETCH, PRODUCE
 from protocol.kafka.batches import to_kafka
 from protocol.kafka.view import uuid_of
 from protocol.messages.batch import RecordBatch
-from protocol.messages.connections import ClientBytes
+from protocol.messages.connections import ClientBytes, ClientDisconnected
 from protocol.messages.kafka_batch import COVERED, CRC, MARK, encode_record
 from tests.unit.protocol.kafka.kafka_bench import HOST, TOPIC_ID, KafkaBench, batch_bytes, one_topic
 
@@ -71,6 +71,41 @@ def test_a_fetch_waits_for_records_until_its_time_is_over(bench: KafkaBench) -> 
     for name in ("read-wait", "kafka/"):
         bench.fire(name, bench.timers[name])
     assert bench.response(FETCH, 11).responses[0].partitions[0].records == b""
+
+
+def test_a_fetch_waits_behind_its_records_for_as_many_bytes_as_it_asks_for(bench: KafkaBench) -> None:
+    """Batches of one record of one byte have 69 bytes: 61 before the records, and of the record its length, attributes,
+    two deltas, the length of a key that is null, that of the value, the value, and the number of headers. The broker
+    counts the 56 bytes that it keeps of each: neither base offset and length nor magic. So 150 bytes are three batches.
+    """
+    assert len(batch_bytes(b"a")) == 69
+    produce(bench, batch_bytes(b"a"))
+    bench.send(FETCH, 11, fetch_fields(0, wait_ms=500) | {"min_bytes": 150}, connection=1)
+    bench.connect(2)
+    for value in (b"b", b"c"):
+        assert bench.response(FETCH, 11) is None
+        bench.send(PRODUCE, 9, {"acks": 1, "timeout": 1000, "topic_data": [
+            {"name": "t", "partition_data": [{"index": 0, "records": batch_bytes(value)}]}]}, connection=2)  # fmt: skip
+    found = bench.response(FETCH, 11).responses[0].partitions[0]
+    assert (found.high_watermark, len(found.records)) == (3, 3 * 69)
+    assert [int.from_bytes(found.records[place : place + 8], "big") for place in (0, 69, 138)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("api_key", [FETCH, PRODUCE])
+def test_what_a_closed_connection_waits_for_is_withdrawn(api_key: int) -> None:
+    bench = KafkaBench().run(*one_topic(replicas=(0, 1), isr=(0, 1))).connect()
+    data = [{"name": "t", "topic_id": ID, "partition_data": [{"index": 0, "records": batch_bytes(b"a")}]}]
+    produced = {"transactional_id": None, "acks": -1, "timeout": 60_000, "topic_data": data}
+    bench.send(api_key, 11 if api_key == FETCH else 9, fetch_fields(0, 60_000) if api_key == FETCH else produced)
+
+    def waiting() -> int:
+        [replica] = bench.node.context.replicas.values()
+        reads = bench.node._reads._delayed.values()
+        return len(replica.delayed_produces) + sum(map(len, reads))
+
+    assert waiting() == 1
+    bench.receive(HOST, ClientDisconnected(connection=1))
+    assert waiting() == 0
 
 
 def test_a_session_answers_what_has_changed(bench: KafkaBench) -> None:
