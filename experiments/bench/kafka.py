@@ -15,12 +15,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from io import BytesIO
 from statistics import quantiles
 from typing import Any
-
-from kio.index import load_request_schema
-from kio.serial import entity_writer
 
 from experiments.bench.report import BenchReport, measure_ms, median_ms
 from experiments.engines.ray.session import ray_session, stay_on_loopback
@@ -28,7 +24,7 @@ from experiments.support.librdkafka import librdkafka
 from protocol.config import LISTENERS, MIN_INSYNC_REPLICAS
 from protocol.kafka.apis import PRODUCE
 from protocol.kafka.batches import build_batch, read_produced, to_kafka
-from protocol.kafka.wire import FrameReader, decode_request, encode_response, entity_builder, request_head
+from protocol.kafka.wire import FrameReader, decode_request, encode_request, encode_response, request_head
 from protocol.log.checksum import Checksum
 
 SIZES = (1_024, 65_536, 1_048_576)
@@ -121,17 +117,10 @@ def _produce(frame: bytes, checksum: Checksum) -> None:
 
 def _frame(records: bytes) -> bytes:
     """A produce request as a client writes it."""
-    schema: Any = load_request_schema(PRODUCE, VERSION)
-    header = schema.__header_schema__
-    fields = {"request_api_key": PRODUCE, "request_api_version": VERSION, "correlation_id": 1, "client_id": "bench"}
     partitions = [{"index": 0, "records": records}]
     topics = [{"name": TOPIC, "partition_data": partitions}]
     values = {"transactional_id": None, "acks": -1, "timeout": WITHIN_S * 1_000, "topic_data": topics}
-    buffer = BytesIO()
-    entity_writer(header)(buffer, header(**fields))
-    entity_writer(schema)(buffer, entity_builder(schema)(values))
-    body = buffer.getvalue()
-    return len(body).to_bytes(4, "big") + body
+    return encode_request(PRODUCE, VERSION, 1, "bench", values)
 
 
 def _client(name: str, servers: str, record_bytes: int, seconds: int) -> ClientFigures:

@@ -144,6 +144,18 @@ def encode_response(api_key: int, version: int, correlation_id: int, values: Val
     return bytes(frame)
 
 
+def encode_request(api_key: int, version: int, correlation_id: int, client_id: str, values: Values) -> bytes:
+    """The frame of a request, as clients write it. KeyError where `values` lacks a field that the version needs."""
+    schema = load_request_schema(api_key, version)
+    kind: Any = schema.__header_schema__
+    fields = {"request_api_key": api_key, "request_api_version": version, "correlation_id": correlation_id}
+    buffer = BytesIO()
+    entity_writer(kind)(buffer, kind(**fields, client_id=client_id))
+    entity_writer(schema)(buffer, entity_builder(schema)(values))
+    body = buffer.getvalue()
+    return _LENGTH.pack(len(body)) + body
+
+
 def decode_response(head: RequestHead, body: bytes) -> Any:
     """kio's object of the response to a request, from the body of its frame. DecodeError or ValueError for bytes that
     do not fit the schema.

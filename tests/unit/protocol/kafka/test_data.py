@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
 from actors.log.format import crc32c
@@ -12,7 +14,7 @@ from protocol.kafka.view import uuid_of
 from protocol.messages.batch import RecordBatch
 from protocol.messages.connections import ClientBytes, ClientDisconnected
 from protocol.messages.kafka_batch import COVERED, CRC, MARK, encode_record
-from tests.unit.protocol.kafka.kafka_bench import HOST, TOPIC_ID, KafkaBench, batch_bytes, one_topic
+from tests.unit.protocol.kafka.kafka_bench import HOST, TOPIC_ID, KafkaBench, batch_bytes, frame, one_topic
 
 ID = uuid_of(TOPIC_ID)
 
@@ -176,6 +178,28 @@ def test_metadata_names_listeners_and_leaders(bench: KafkaBench) -> None:
         assert [(t.name, t.partitions[0].leader_id) for t in found.topics] == [("t", 0)]
     missing = bench.ask(3, 9, {"topics": [{"name": "nope"}], **flags})
     assert missing.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def receive_frame(bench: KafkaBench, body: bytes) -> None:
+    bench.receive(HOST, ClientBytes(connection=1, data=len(body).to_bytes(4, "big") + body))
+
+
+def test_tagged_fields_of_newer_clients_are_skipped_wherever_they_are(bench: KafkaBench) -> None:
+    """KIP-482: tag, size and content of a field that the broker does not know. Here tag 99 with two bytes is in the
+    header of a Metadata request, in its topic and in the request, which has an empty tag 100 as well; and beside and in
+    a tagged field that is known, the state of a replica in Fetch, whose id is honoured: followers are refused.
+    """
+    unknown = b"\x63\x02hi"
+    tags = b"\x01" + unknown
+    head = struct.pack(">hhih", 3, 12, 7, 5) + b"bench" + tags
+    receive_frame(bench, head + b"\x02" + bytes(16) + b"\x02t" + tags + b"\0\0" + b"\x02" + unknown + b"\x64\0")
+    assert bench.response(3, 12).topics[0].name == "t"
+    body = frame(FETCH, 15, 8, fetch_fields(0))[4:]
+    assert body[-1] == 0
+    replica = struct.pack(">iq", 7, 1) + tags
+    receive_frame(bench, body[:-1] + b"\x02" + unknown + bytes((1, len(replica))) + replica)
+    assert bench.response(FETCH, 15).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert not bench.closed
 
 
 def test_what_ends_a_connection() -> None:
