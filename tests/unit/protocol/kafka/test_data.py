@@ -75,6 +75,22 @@ def test_a_fetch_waits_for_records_until_its_time_is_over(bench: KafkaBench) -> 
     assert bench.response(FETCH, 11).responses[0].partitions[0].records == b""
 
 
+@pytest.mark.parametrize(
+    ("offset", "epoch", "expected"), [(17, 0, (0, 0, 2)), (17, -1, (1, -1, -1)), (2, 0, (0, -1, -1))]
+)
+def test_a_consumer_that_knows_its_epoch_learns_where_the_log_ends(
+    bench: KafkaBench, offset: int, epoch: int, expected: tuple[int, int, int]
+) -> None:
+    """KIP-320. The log has two records of epoch 0. Of a consumer behind its end, one with an epoch gets the end of that,
+    and one without OFFSET_OUT_OF_RANGE (1). (error, epoch and end offset of the diverging epoch)
+    """
+    produce(bench, batch_bytes(b"a", b"b"))
+    fields = fetch_fields(offset)
+    fields["topics"][0]["partitions"][0]["last_fetched_epoch"] = epoch
+    found = bench.ask(FETCH, 12, fields).responses[0].partitions[0]
+    assert (found.error_code, found.diverging_epoch.epoch, found.diverging_epoch.end_offset) == expected
+
+
 def test_a_fetch_waits_behind_its_records_for_as_many_bytes_as_it_asks_for(bench: KafkaBench) -> None:
     """Batches of one record of one byte have 69 bytes: 61 before the records, and of the record its length, attributes,
     two deltas, the length of a key that is null, that of the value, the value, and the number of headers. The broker
