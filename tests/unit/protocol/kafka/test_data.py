@@ -81,8 +81,8 @@ def test_a_fetch_waits_for_records_until_its_time_is_over(bench: KafkaBench) -> 
 def test_a_consumer_that_knows_its_epoch_learns_where_the_log_ends(
     bench: KafkaBench, offset: int, epoch: int, expected: tuple[int, int, int]
 ) -> None:
-    """KIP-320. The log has two records of epoch 0. Of a consumer behind its end, one with an epoch gets the end of that,
-    and one without OFFSET_OUT_OF_RANGE (1). (error, epoch and end offset of the diverging epoch)
+    """KIP-320. The log has two records of epoch 0. A consumer that is behind its end gets the end of the epoch that it
+    names, or OFFSET_OUT_OF_RANGE (1) without one. (error, epoch and end offset of the diverging epoch)
     """
     produce(bench, batch_bytes(b"a", b"b"))
     fields = fetch_fields(offset)
