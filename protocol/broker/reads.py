@@ -3,9 +3,9 @@
 - Consumers get no record at or above the high watermark (E7). A read from an offset between high watermark and log end
   gets an empty response without error (A31, M31). With `max_wait_ms` it waits, delayed here, until the high watermark
   moves, the leader resigns, or the time is over.
+- An offset below the log start or above the log end gets OFFSET_OUT_OF_RANGE.
 - A consumer that sends the epoch of the last record that it has read gets the diverging epoch, if the log holds other
-  records below the offset, or ends below it (KIP-320).
-- Else an offset above the log end gets OFFSET_OUT_OF_RANGE, and so does in any case one below the log start.
+  records below the offset (KIP-320).
 - A read that meets a damaged batch gets CORRUPT_MESSAGE, one beyond `MAX_DELAYED_READS` of a partition does not wait.
 """
 
@@ -165,10 +165,10 @@ class Reads:
 def read(log: ReplicaLog, request: ConsumeRequest, max_bytes: int) -> ConsumeResponse:
     """The response to a read: batches below the high watermark, none, OFFSET_OUT_OF_RANGE, or the diverging epoch."""
     number, limit, start = request.correlation_id, log.high_watermark, log.start_offset
-    diverging = _diverging(log, request) if request.fetch_offset >= start else None
-    if diverging is None and not start <= request.fetch_offset <= log.end_offset:
+    if not start <= request.fetch_offset <= log.end_offset:
         error = ErrorCode.OFFSET_OUT_OF_RANGE
         return ConsumeResponse(correlation_id=number, error=error, high_watermark=limit, log_start_offset=start)
+    diverging = _diverging(log, request)
     batches: tuple[RecordBatch, ...] = ()
     if diverging is None and request.fetch_offset < limit:
         stored = log.storage.read(request.fetch_offset, min(request.max_bytes, max_bytes))

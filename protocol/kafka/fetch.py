@@ -166,7 +166,7 @@ def _read(view: View, client: Client, wanted: list[Wanted], body: Any, deadline_
             calls = [_call(view, client, wanted[place], 0, left) for place in places]
             first = yield Calls(calls, max(deadline_ms, view.now_ms + 1))
         for place, response in zip(places, first, strict=True):
-            answers[place] = response
+            answers[place] = _beyond_end(view, wanted[place], response)
             left -= _size(response)
     while view.now_ms < deadline_ms and not _is_enough(answers, min_bytes):
         places = [place for place in asked if _size(answers[place]) < wanted[place].max_bytes]
@@ -181,6 +181,20 @@ def _read(view: View, client: Client, wanted: list[Wanted], body: Any, deadline_
         if not _has_some(more) or any(_has_news(response) for response in more):
             break
     return answers
+
+
+def _beyond_end(view: View, item: Wanted, answer: Response | ErrorCode | None) -> Response | ErrorCode | None:
+    """The answer; but above the log end, where the client names the epoch of its last record, the end of the epoch up to
+    which the log may be the same (KIP-320). The project's own clients get OFFSET_OUT_OF_RANGE there.
+    """
+    if not isinstance(answer, ConsumeResponse) or answer.error is not ErrorCode.OFFSET_OUT_OF_RANGE:
+        return answer
+    topic = view.topic(item.topic, item.topic_id)
+    replica = None if topic is None else view.context.replica_named(topic.name, item.partition)
+    if replica is None or item.last_fetched_epoch < 0 or item.fetch_offset <= replica.log.end_offset:
+        return answer
+    diverging = replica.log.divergence(item.fetch_offset, item.last_fetched_epoch)
+    return changed(answer, error=ErrorCode.NONE, diverging_epoch=diverging)
 
 
 def _has_some(more: Answers) -> bool:
