@@ -46,8 +46,8 @@ from experiments.studies.trials.decisions import (
 from experiments.studies.trials.importance import LEAST_CYCLES
 from protocol.ids import NO_LEADER, NodeId, TimeMs
 
-_LOSS, _OFFLINE, _REFUSES, _UNWRITABLE, _UNCLEAN = range(5)
-_SOURCES = (_LOSS, _LOSS, _LOSS, _OFFLINE, _REFUSES, _UNWRITABLE, _UNCLEAN)
+_LOSS, _OFFLINE, _REFUSES, _UNWRITABLE, _UNCLEAN, _STALLED = range(6)
+_SOURCES = (_LOSS, _LOSS, _LOSS, _OFFLINE, _REFUSES, _UNWRITABLE, _UNCLEAN, _STALLED)
 """By `CONTROLLED`."""
 _EXPIRE, _BOOT, _CAUGHT_UP = range(3)
 _BEFORE_UNFENCE = (REGISTER_CLEAN, REGISTER_UNCLEAN)
@@ -155,7 +155,7 @@ class _Control:
         self._absences = Absences(params.catch_up)
         self._due: list[tuple[TimeMs, int, int, NodeId, int]] = []
         self._now_ms: TimeMs = begins_ms
-        self._values = [0.0] * 5
+        self._values = [0.0] * 6
         self._exposure, self._weight, self._steps = 0.0, 1.0, 0
 
     def measures(self) -> ControlMeasures:
@@ -262,6 +262,8 @@ class _Control:
                 values[_REFUSES] += length
                 if view.leader == NO_LEADER:
                     values[_OFFLINE] += length
+            if view.isr & ~partition.running and view.leader != NO_LEADER:
+                values[_STALLED] += length
             if partition.since_ms >= 0:
                 expired_ms = max(since_ms, partition.since_ms + self._delivery_ms)
                 values[_UNWRITABLE] += weight * max(0, at_ms - expired_ms)
