@@ -4,7 +4,7 @@ It runs through the timeline that a trial of the same parameters and seed has (`
 decisions of the protocol (`decisions.py`), and measures what a trial measures. A trial is a simulated cluster, some
 hundred events per failure; the control does three or four look-ups. What is left out, so that some trials differ from
 their controls: the time that messages and fetches take, heartbeats (a session expires half an interval early), retries
-of a registration, the time-outs of recoveries, slow brokers, reassignments, and what `acks` other than `all` loses.
+of a registration, the time-outs of recoveries, impaired and slow brokers, and reassignments.
 
 A control is not used for an answer by itself. It is the *control variate* of its trial (`estimation/controlled.py`),
 and that estimate is unbiased whatever the control leaves out: a control of a trial's seed and the controls of other
@@ -12,9 +12,10 @@ seeds have the same distribution, since `ControlModel.run` is a function of para
 trial.
 
 The logs. What is acknowledged is a number that rises with each acknowledged write: after each change, and before each
-failure. A replica's log is the number up to which it has all. A lossy failure takes what is neither flushed nor as old
-as `exposed_ms`. A leader whose log ends below what was acknowledged is a loss (`observer.py`), and all logs are cut to
-the leader's: what they had beyond it is not acknowledged any more.
+failure; with acks=1 the leader alone has the last one, so that the next leader after a crash lacks it, which is what
+`acknowledged_loss_rate` counts. A replica's log is the number up to which it has all. A lossy failure takes what is
+neither flushed nor as old as `exposed_ms`. A leader whose log ends below what was acknowledged is a loss
+(`observer.py`), and all logs are cut to the leader's: what they had beyond it is not acknowledged any more.
 
 In importance sampling the control has the cycles of the trial (`importance.py`): it is restored as soon as all
 replicas are in sync, the trial some messages later. Each cycle of the timeline has random streams of its own, so cycle
@@ -133,6 +134,7 @@ class _Control:
         self._decisions = model.decisions
         self._duration_ms, self._delivery_ms = params.duration_ms, params.delivery_timeout_ms
         self._restart_ms, self._exposed_ms = params.restart_time_ms, params.exposed_ms
+        self._waits_for_isr = params.acks == "all"
         self._is_written_back = math.isfinite(self._exposed_ms)
         self._cycles: BiasedTimeline | None = None
         begins_ms = 0 if in_cycles else -warm_up_ms(params)
@@ -403,18 +405,23 @@ class _Control:
             self._absences.end(broker, self._now_ms)
 
     def _write(self, partition: _Partition) -> None:
-        """Has a record acknowledged, if the partition can be written."""
-        view = partition.view
-        if view.refuses or view.isr & ~partition.running:
+        """Has a record acknowledged, if the partition can be written: with acks=1 by the leader alone, to which the
+        members of the ISR have meanwhile caught up."""
+        view, leader = partition.view, partition.view.leader
+        can_write = not (view.refuses or view.isr & ~partition.running)
+        if not self._waits_for_isr:
+            can_write = leader != NO_LEADER and partition.running >> leader & 1 == 1
+        if not can_write:
             if partition.since_ms < 0:
                 partition.since_ms = max(0, self._now_ms)
             return
         partition.since_ms = -1
         partition.acked += 1
         acked, logs = partition.acked, partition.logs
+        others = acked if self._waits_for_isr else logs[leader]
         for place in range(len(logs)):
             if view.isr >> place & 1:
-                logs[place] = acked
+                logs[place] = acked if place == leader else others
         if self._is_written_back:
             if len(partition.appended) >= _MOST_APPENDED:
                 oldest_ms = self._now_ms - self._exposed_ms

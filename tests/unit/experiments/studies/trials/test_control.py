@@ -53,6 +53,17 @@ def test_a_control_has_the_losses_and_times_of_its_trial(generation: str, detect
     assert losses > 0 or generation == "kip-966-elr"
 
 
+def test_with_acks_1_a_control_has_the_losses_of_its_trial() -> None:
+    """Each election of another leader after a crash of the leader is one, `acknowledged_losses` of the trial."""
+    params = cell("240d", acks=1, broker_mttf="20d", broker_mttr="2d", tail_loss_probability=0.3)
+    place, losses = CONTROLLED.index("acknowledged_losses"), 0.0
+    for number in range(4):
+        found = measure(run_trial(params, trial_seed(5, number)).rows).values["acknowledged_losses"]
+        assert control_model(params).run(trial_seed(5, number), in_cycles=False).values[place] == found
+        losses += found
+    assert losses > 20
+
+
 def test_cycles_of_a_control_are_those_of_its_trial() -> None:
     """In importance sampling the weights are the trial's, too: equal weighted losses in each of 6 trials."""
     params = cell("1y", generation="kip-966", detection="instant", writeback="never")
@@ -161,8 +172,8 @@ def test_without_controls_a_trial_is_that_of_the_other_estimator(monkeypatch: py
 
 
 def test_no_controls_where_they_gain_nothing() -> None:
-    """R = sqrt(k rho^2 / (1 - rho^2)): sqrt(80 * 0.81 / 0.19) = 18.5, to a power of two 16. With rho = 0.1 and k = 80 it
-    is 0.9, too little for one. With rho = 0.75 it is 10, to a power of two 8, and the work is (1 - 0.5625 8 / 9)
+    """R = sqrt(k rho^2 / (1 - rho^2)): sqrt(80 * 0.81 / 0.19) = 18.5, to a power of two 16. With rho = 0.1 and k = 80
+    it is 0.9, too little for one. With rho = 0.75 it is 10, to a power of two 8, and the work is (1 - 0.5625 8 / 9)
     (1 + 9 / 80) = 0.556: less than without, but not the half. A correlation of 1 is taken for 0.995, and sqrt(50 *
     0.990025 / 0.009975) = 70.
     """
