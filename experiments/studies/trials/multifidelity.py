@@ -23,10 +23,9 @@ count more. Where controls gain little R is 0, and the trial is that of the esti
 
 A trial measures several numbers. R follows from the losses if the pilot has `LEAST_EVENTS` of them and that pays,
 otherwise from the number with the highest correlation of those with so many events: the time without writes, where
-losses are rare. With fewer events a correlation may be 1 by chance. In importance sampling losses alone count, which it
-is for. Plain trials of a pilot are as long as `LEAST_FAILURES` failures take, if those of the cell are longer: their
-correlation is that of long ones, which are sums of such parts, and a pilot costs `PILOT` times `LEAST_FAILURES`
-failures at most.
+losses are rare. With fewer events a correlation may be 1 by chance. Plain trials of a pilot are as long as
+`LEAST_FAILURES` failures take, if those of the cell are longer: their correlation is that of long ones, which are sums
+of such parts, and a pilot costs `PILOT` times `LEAST_FAILURES` failures at most.
 """
 
 from __future__ import annotations
@@ -99,8 +98,7 @@ def further_controls(params: CellParameters) -> int:
     if params.estimator != "auto" and not known:
         known = {name: abs(each.correlation or 0.0) for name, each in sums.items()}
     by_losses = controls_per_trial(known.get(_LOSSES, 0.0), cost_ratio)
-    is_for_losses = in_cycles and params.estimator == "auto"
-    return by_losses if by_losses or is_for_losses else controls_per_trial(max(known.values(), default=0.0), cost_ratio)
+    return by_losses or controls_per_trial(max(known.values(), default=0.0), cost_ratio)
 
 
 def _shortened(params: CellParameters) -> CellParameters:
