@@ -94,11 +94,16 @@ def further_controls(params: CellParameters) -> int:
     step_events = CYCLE_STEP_EVENTS if in_cycles else STEP_EVENTS
     cost_ratio = sum(each.events for each in trials) / (step_events * max(1, sum(each.steps for each in controls)))
     sums = _sums([measure(each.rows) for each in trials], controls)
-    known = {name: abs(each.correlation or 0.0) for name, each in sums.items() if each.events >= LEAST_EVENTS}
+    known = {name: _shown_correlation(each) for name, each in sums.items() if each.events >= LEAST_EVENTS}
     if params.estimator != "auto" and not known:
-        known = {name: abs(each.correlation or 0.0) for name, each in sums.items()}
+        known = {name: _shown_correlation(each) for name, each in sums.items()}
     by_losses = controls_per_trial(known.get(_LOSSES, 0.0), cost_ratio)
     return by_losses or controls_per_trial(max(known.values(), default=0.0), cost_ratio)
+
+
+def _shown_correlation(sums: ControlSums) -> float:
+    """What the pilot shows of |rho|: after n events in agreement 1 in n + 1 is expected to differ (Laplace's rule)."""
+    return min(abs(sums.correlation or 0.0), math.sqrt(sums.events / (sums.events + 1.0)))
 
 
 def _shortened(params: CellParameters) -> CellParameters:
