@@ -120,7 +120,7 @@ def test_the_mean_of_the_further_controls_is_theirs(monkeypatch: pytest.MonkeyPa
 def test_the_pilot_decides_by_what_it_has_seen_often_enough(
     monkeypatch: pytest.MonkeyPatch, estimator: str, shared: float, losses: int, episodes: int, runs: int
 ) -> None:
-    """Values of the 8 trials are 0 to 7, deviations from their mean -3.5 to 3.5. k = 700 events / (0.35 x 40 steps), 50.
+    """Values of the 8 trials are 0 to 7, deviations from their mean -3.5 to 3.5. k = 700 / (0.35 x 40) = 50.
     Equal controls have rho = 1, of which n events show rho^2 = n / (n + 1): R = sqrt(k n), with 8, 16 and 160 events
     20.0, 28.3, and 70 by the highest correlation of 0.995; to a power of two 16, 32, 64. Controls of 1, 0, 0, 1, 1, 0,
     0, 1 have rho = 0: their products with the deviations cancel. For `auto` one loss in each of 8 trials is too few,
