@@ -54,6 +54,9 @@ simulator (docs/rare-events.md has the measurement)."""
 HIGHEST_CORRELATION = 0.995
 """That a pilot shows: so few trials do not see the rare ones that differ from their controls."""
 MOST_CONTROLS = 256
+MOST_COST = 1.0 / 3.0
+"""What controls may cost, in trials, where losses do not decide on R: with k = 50 they still reduce a variance by up to
+15, not by 50, and losses, of which few are seen and which get nothing of it, take a third longer, not twice as long."""
 _LOSSES = "losses"
 MOST_WORK = 0.5
 """Controls that do not halve the work are not worth the pilot, which takes as long as `PILOT` trials."""
@@ -98,7 +101,7 @@ def further_controls(params: CellParameters) -> int:
     if params.estimator != "auto" and not known:
         known = {name: _shown_correlation(each) for name, each in sums.items()}
     by_losses = controls_per_trial(known.get(_LOSSES, 0.0), cost_ratio)
-    return by_losses or controls_per_trial(max(known.values(), default=0.0), cost_ratio)
+    return by_losses or controls_per_trial(max(known.values(), default=0.0), cost_ratio, MOST_COST)
 
 
 def _shown_correlation(sums: ControlSums) -> float:
@@ -124,11 +127,11 @@ def _sums(trials: Sequence[Measures], controls: Sequence[ControlMeasures]) -> di
     return found
 
 
-def controls_per_trial(correlation: float, cost_ratio: float) -> int:
+def controls_per_trial(correlation: float, cost_ratio: float, most_cost: float = math.inf) -> int:
     """R, a power of two, for about the least product of cost and variance; 0 where that is more than `MOST_WORK` of the
-    product without controls. `cost_ratio`: k."""
+    product without controls. `cost_ratio`: k. `most_cost`: what R controls may cost, in trials."""
     squared = min(abs(correlation), HIGHEST_CORRELATION) ** 2
-    best = math.sqrt(cost_ratio * squared / (1.0 - squared))
+    best = min(math.sqrt(cost_ratio * squared / (1.0 - squared)), most_cost * cost_ratio)
     wanted = min(MOST_CONTROLS, 2 ** round(math.log2(best))) if best >= 1.0 else 0
     work = (1.0 - squared * wanted / (1.0 + wanted)) * (1.0 + (1.0 + wanted) / cost_ratio)
     return wanted if work <= MOST_WORK else 0

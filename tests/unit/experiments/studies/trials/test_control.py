@@ -114,7 +114,8 @@ def test_the_mean_of_the_further_controls_is_theirs(monkeypatch: pytest.MonkeyPa
         ("auto", 1.0, 2, 1, 32),
         ("auto", 1.0, 1, 1, 0),
         ("auto", 0.0, 2, 2, 0),
-        ("auto", 1.0, 0, 20, 64),
+        ("auto", 1.0, 20, 20, 64),
+        ("auto", 1.0, 0, 20, 16),
     ],
 )
 def test_the_pilot_decides_by_what_it_has_seen_often_enough(
@@ -124,8 +125,8 @@ def test_the_pilot_decides_by_what_it_has_seen_often_enough(
     Equal controls have rho = 1, of which n events show rho^2 = n / (n + 1): R = sqrt(k n), with 8, 16 and 160 events
     20.0, 28.3, and 70 by the highest correlation of 0.995; to a power of two 16, 32, 64. Controls of 1, 0, 0, 1, 1, 0,
     0, 1 have rho = 0: their products with the deviations cancel. For `auto` one loss in each of 8 trials is too few,
-    two are enough; without them episodes of time are. The second pilot is the first: the answer is that of the
-    parameters."""
+    two are enough; without them episodes of time are, with R of up to k / 3 = 16.7. The second pilot is the first: the
+    answer is that of the parameters."""
     own = [shared * number + (1.0 - shared) * value for number, value in enumerate((1, 0, 0, 1, 1, 0, 0, 1))]
     results = itertools.cycle(own)
     numbers = itertools.cycle(range(8))
