@@ -23,9 +23,9 @@ count more. Where controls gain little R is 0, and the trial is that of the esti
 
 A trial measures several numbers. R follows from the losses if the pilot has `LEAST_EVENTS` of them and that pays,
 otherwise from the number with the highest correlation of those with so many events: the time without writes, where
-losses are rare. With fewer events a correlation may be 1 by chance. Plain trials of a pilot are as long as
-`LEAST_FAILURES` failures take, if those of the cell are longer: their correlation is that of long ones, which are sums
-of such parts, and a pilot costs `PILOT` times `LEAST_FAILURES` failures at most.
+losses are rare. With fewer events a correlation may be 1 by chance. Trials of a pilot are as long as `LEAST_FAILURES`
+failures take, if those of the cell are longer: their correlation is that of long ones, which are sums of such parts,
+and a pilot costs `PILOT` times `LEAST_FAILURES` failures at most.
 """
 
 from __future__ import annotations
@@ -89,8 +89,7 @@ def control_seed(seed: int, number: int) -> int:
 def further_controls(params: CellParameters) -> int:
     """R: the controls per trial besides its own. A study that asks for controls has them by the highest correlation of
     the pilot where no number has `LEAST_EVENTS` events."""
-    in_cycles = choose(params).in_cycles
-    piloted = params if in_cycles else _shortened(params)
+    in_cycles, piloted = choose(params).in_cycles, _shortened(params)
     model, seeds = control_model(piloted), [control_seed(-1, number) for number in range(PILOT)]
     trials = [_run(piloted, seed, in_cycles) for seed in seeds]
     controls = [model.run(seed, in_cycles) for seed in seeds]

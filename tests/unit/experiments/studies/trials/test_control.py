@@ -151,7 +151,7 @@ def test_the_pilot_decides_by_what_it_has_seen_often_enough(
     multifidelity.further_controls.cache_clear()
 
 
-def test_a_pilot_of_plain_trials_is_as_long_as_twenty_failures_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trials_of_a_pilot_are_as_long_as_twenty_failures_take(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three brokers that fail every 10 days fail 20 times in 66.7 days; shorter trials stay as long as they are."""
     days: list[float] = []
 
