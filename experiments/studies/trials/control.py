@@ -50,7 +50,10 @@ from protocol.ids import NO_LEADER, NodeId, TimeMs
 _LOSS, _OFFLINE, _REFUSES, _UNWRITABLE, _UNCLEAN, _STALLED = range(6)
 _SOURCES = (_LOSS, _LOSS, _LOSS, _OFFLINE, _REFUSES, _UNWRITABLE, _UNCLEAN, _STALLED)
 """By `CONTROLLED`."""
-_EXPIRE, _BOOT, _CAUGHT_UP = range(3)
+_EXPIRE, _BOOT, _CAUGHT_UP, _SILENT = range(4)
+_SILENT_MS = 37_500
+"""When a leader removes a follower that is silent: after `replica.lag.time.max.ms`, 30 s, as it looks every 15 s, at a
+moment that is uniform over the next 15 s. A control takes the mean."""
 _BEFORE_UNFENCE = (REGISTER_CLEAN, REGISTER_UNCLEAN)
 """Events that are followed by another one of the broker at once: where they change nothing, nothing is settled yet."""
 _MOST_APPENDED = 8
@@ -242,6 +245,8 @@ class _Control:
         elif incarnation == self._incarnations[broker]:
             if kind == _BOOT:
                 self._boot(broker)
+            elif kind == _SILENT:
+                self._leave(broker)
             else:
                 self._set_behind(broker, False)
                 self._settle_all(broker)
@@ -304,6 +309,8 @@ class _Control:
         elif self._session_ms:
             self._sessions[broker] = True
             self._schedule(self._now_ms + self._session_ms, _EXPIRE, broker)
+            if self._session_ms > _SILENT_MS:
+                self._schedule(self._now_ms + _SILENT_MS, _SILENT, broker)
             self._settle_all(broker)
         else:
             self._tell_all(broker, FENCE)
@@ -338,6 +345,15 @@ class _Control:
         self._tell_all(broker, FENCE)
         if self._running[broker]:
             self._join(broker)
+
+    def _leave(self, broker: NodeId) -> None:
+        """Leaders that run remove the broker, which is down, from their ISRs."""
+        for partition in self._on[broker]:
+            view, place = partition.view, partition.places[broker]
+            leads = view.leader not in (NO_LEADER, place) and partition.running >> view.leader & 1
+            if leads and view.isr >> place & 1:
+                self._change(partition, self._decisions.with_isr(view, view.isr & ~(1 << place)))
+                self._settle(partition)
 
     def _boot(self, broker: NodeId) -> None:
         self._set_running(broker, True)

@@ -33,11 +33,14 @@ def cell(duration: str, **base: object) -> CellParameters:
     return study_from(document, "controls").cells[0].parameters
 
 
-@pytest.mark.parametrize("detection", ["instant", "9s"])
-@pytest.mark.parametrize("generation", ["kip-497", "kip-966-elr", "kip-966"])
+@pytest.mark.parametrize(
+    ("generation", "detection"),
+    [*itertools.product(["kip-497", "kip-966-elr", "kip-966"], ["instant", "9s"]), ("kip-966-elr", "100s")],
+)
 def test_a_control_has_the_losses_and_times_of_its_trial(generation: str, detection: str) -> None:
     """Losses and unclean recoveries are equal in every trial; times within 5 s per change of the trial's states. A
-    stall lasts until a session of 9 s expires, a heartbeat's interval or less later than in the control."""
+    stall lasts until a session of 9 s expires, a heartbeat's interval or less later than in the control; with 100 s
+    until the leader removes a silent follower, after 30 to 45 s, in the control 37.5."""
     params = cell("120d", generation=generation, detection=detection, min_insync_replicas=1, **HARSH)
     losses = 0.0
     for number in range(8):
@@ -48,8 +51,9 @@ def test_a_control_has_the_losses_and_times_of_its_trial(generation: str, detect
         for column in ("losses", "unclean_recoveries"):
             assert control[column] == found.values[column], (number, column)
         for column in ("offline", "refuses", "unwritable"):
-            assert control[column] == pytest.approx(found.values[column], abs=SECONDS), (number, column)
-        assert control["stalled"] == pytest.approx(found.values["stalled"], rel=0.1, abs=SECONDS), number
+            allowed = 20 * SECONDS if detection == "100s" else SECONDS
+            assert control[column] == pytest.approx(found.values[column], abs=allowed), (number, column)
+        assert control["stalled"] == pytest.approx(found.values["stalled"], rel=0.2, abs=SECONDS), number
     assert losses > 0 or generation == "kip-966-elr"
 
 
