@@ -21,9 +21,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from experiments.engines.kafka.client import KafkaClient, high_watermark
+from experiments.engines.kafka.links import host_name
 from experiments.engines.kafka.metadata_log import MetadataLog, quorum_state
 from experiments.engines.kafka.processes import NodeFailed, ProcessCluster, Program
-from experiments.engines.kafka.properties import ALIASES, CHECKPOINT_MS, first_voters
+from experiments.engines.kafka.properties import ALIASES, CHECKPOINT_MS, CONTROLLER, first_voters
 from experiments.engines.kafka.segments import DiskLog, partition_folders, recovery_points, truncate
 from experiments.engines.port import ClusterSpec, ClusterView, Engine, Loss, TraceEvent, incarnation_ended
 from experiments.support.errors import InputError
@@ -32,9 +33,10 @@ from protocol.events.base import Trace
 from protocol.events.host import IncarnationBegan
 from protocol.events.registry import detail_of
 from protocol.ids import Epoch, NodeId, Offset, TimeMs, TopicPartition, is_broker, is_controller
-from protocol.messages.base import Message
+from protocol.messages.base import Message, changed
 from protocol.messages.batch import RecordBatch
-from protocol.messages.commands import Command
+from protocol.messages.commands import AdminCommand, Command
+from protocol.messages.quorum import AddVoterRequest, Endpoint
 from protocol.messages.records import MetadataRecord
 from protocol.quorum.describe import QuorumView
 from protocol.v3.store.view import StoreView
@@ -211,6 +213,12 @@ class KafkaEngine(Engine):
     # -- clients -------------------------------------------------------------------------------------------------------
 
     def submit(self, command: Command) -> None:
+        """A voter that is added has the endpoint of this cluster where the request names none."""
+        if isinstance(command, AdminCommand) and isinstance(command.request, AddVoterRequest):
+            node = command.request.voter_id
+            endpoint = Endpoint(name=CONTROLLER, host=host_name(node), port=self.cluster.addresses.ports[node])
+            if not command.request.endpoints:
+                command = changed(command, request=changed(command.request, endpoints=(endpoint,)))
         self.client.submit(command)
 
     def outcome(self, command_id: int) -> Message | None:
