@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.recorder import Change, Recorder
-from protocol.ids import NodeId, TimeMs, node_name
+from protocol.ids import LISTENER, NodeId, TimeMs, node_name
 from protocol.messages.base import Message
 from protocol.messages.connections import ClientBytes, ClientConnected, ClientDisconnected
 
@@ -43,6 +43,9 @@ RESET_AFTER_MS = 924_600
 """15 retransmissions: Linux's `net.ipv4.tcp_retries2`."""
 CONNECT_WITHIN_MS = 127_000
 """6 retransmissions of a SYN: Linux's `net.ipv4.tcp_syn_retries`."""
+
+LOOKUPS, LOOKUP_WITHIN_MS = 2, 5_000
+"""Attempts of a lookup and the time of each: `attempts` and `timeout` of resolv.conf."""
 
 
 class Stream:
@@ -272,12 +275,32 @@ class Connections(Recorder):
 
     # -- names ---------------------------------------------------------------------------------------------------------
 
-    def resolve(self, host: object) -> NodeId:
-        """The broker with a host name (`broker-0`) or an address. socket.gaierror for another."""
-        for broker in self.cluster.spec.broker_ids:
-            if host in (node_name(broker), self.address(broker)):
-                return broker
-        raise socket.gaierror(socket.EAI_NONAME, f"Name or service not known: {host}")
+    async def resolve(self, loop: SimulatedLoop, source: NodeId, host: object) -> NodeId:
+        """The broker with a host name (`broker-0`), which takes a round trip to the name server, or an address.
+        socket.gaierror for a name that is not there, and where the server does not answer.
+
+        The server has a link of its own, and is behind the same switch as the brokers: a host that no broker can send
+        to or receive from is cut off from it as well.
+        """
+        brokers = self.cluster.spec.broker_ids
+        if (numeric := [broker for broker in brokers if host == self.address(broker)]) != []:
+            return numeric[0]
+        for _ in range(LOOKUPS):
+            answered, cluster = loop.create_future(), self.cluster
+            is_heard = any(not self._is_cut(source, broker) for broker in brokers)
+            route = cluster.network.route(source, LISTENER, ClientBytes)
+            due_ms = 2 * cluster.network.arrival_ms(cluster.now_ms, route) - cluster.now_ms
+            cluster.call_at(due_ms if is_heard else cluster.now_ms + LOOKUP_WITHIN_MS, partial(_set_result, answered))
+            await answered
+            if is_heard:
+                found = [broker for broker in brokers if host == node_name(broker)]
+                if not found:
+                    raise socket.gaierror(socket.EAI_NONAME, f"Name or service not known: {host}")
+                return found[0]
+        raise socket.gaierror(socket.EAI_AGAIN, f"Temporary failure in name resolution: {host}")
+
+    def _is_cut(self, a: NodeId, b: NodeId) -> bool:
+        return self.cluster.network.is_cut(a, b) or self.cluster.network.is_cut(b, a)
 
     @staticmethod
     def address(broker: NodeId) -> str:

@@ -54,20 +54,23 @@ def simulated_kafka(request: pytest.FixtureRequest, isray_seed: int | None) -> C
 
     runs = request.node.stash.setdefault(_RUNS, [])
     folder: str | None = request.config.getoption("--isray-html")
+    test = re.sub("[^A-Za-z0-9_.-]+", "-", request.node.name)
 
     def make(seed: int = 0, timeline: Sequence[Mapping[str, object]] | str = (), **options: Any) -> SimulatedKafka:
         chosen = seed if isray_seed is None else isray_seed
-        html = None
+        kafka = SimulatedKafka(chosen, timeline, **options)
         if folder is not None:
-            html = Path(folder) / f"{re.sub('[^A-Za-z0-9_.-]+', '-', request.node.name)}-{len(runs)}-seed-{chosen}.html"
-        runs.append((chosen, html))
-        return SimulatedKafka(chosen, timeline, **{"html": html, **options})
+            kafka.html = (
+                Path(folder) / f"{test}-{len(runs)}-seed-{chosen}.html"
+            )
+        runs.append(kafka)
+        return kafka
 
     return make
 
 
-_RUNS = pytest.StashKey[list[tuple[int, Path | None]]]()
-"""The seed of each simulation of a test, and its page."""
+_RUNS: pytest.StashKey[list[SimulatedKafka]] = pytest.StashKey()
+"""The simulations of a test."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -80,7 +83,6 @@ def pytest_runtest_makereport(
         name = item.nodeid.replace("'", "'\"'\"'")
         if item.config.getoption("--isray-seeds") and hasattr(item, "originalname"):
             name = f"{item.nodeid.partition('[')[0]}"
-        seed, html = runs[-1]
-        page = "" if html is None else f"\npage: {html}"
-        report.sections.append(("isray", f"replay: pytest '{name}' --isray-seed {seed}{page}"))
+        page = "" if runs[-1].html is None else f"\npage: {runs[-1].html}"
+        report.sections.append(("isray", f"replay: pytest '{name}' --isray-seed {runs[-1].seed}{page}"))
     return report

@@ -72,7 +72,8 @@ class SimulatedKafka:
     - `within`: the virtual time after which a run that has not ended is stuck.
     - `shuffle`: draws the order and lateness of the loop's timers from the seed.
     - `latency`: that of links. `reset_after_ms`: when TCP gives up.
-    - `html`: where every run writes its page (`experiments/explorer`), whether it fails or not; it is recorded then.
+
+    With the attribute `html`, a path, a run is recorded, and writes its page (`experiments/explorer`) though it fails.
 
     InputError for a timeline or a cluster that no scenario file could have.
     """
@@ -90,10 +91,9 @@ class SimulatedKafka:
         shuffle: bool = True,
         latency: NetworkModel | None = None,
         reset_after_ms: TimeMs = RESET_AFTER_MS,
-        html: Path | None = None,
     ) -> None:
         self.seed = seed
-        self._html = html
+        self.html: Path | None = None
         self._shuffle = shuffle
         self._latency = latency
         self._reset_after_ms = reset_after_ms
@@ -114,7 +114,7 @@ class SimulatedKafka:
             self._scenario.cluster.spec(self.seed), self._latency, self._shuffle, self._reset_after_ms
         )
         runner = Runner(self._scenario, engine)
-        recorder = None if self._html is None else CallRecorder(engine, runner)
+        recorder = None if self.html is None else CallRecorder(engine, runner)
         verdict = "returned"
         try:
             with rare_collections(), patched(engine.cluster, Random(f"{self.seed}/application")):
@@ -127,10 +127,10 @@ class SimulatedKafka:
             verdict = f"{type(error).__name__}: {error}"
             raise
         finally:
-            if recorder is not None and self._html is not None:
+            if recorder is not None and self.html is not None:
                 facts = [("seed", str(self.seed)), ("application", verdict), ("trace", engine.trace_hash())]
                 name = getattr(application, "__qualname__", "application")
-                recorder.write(self._html, f"{name}, seed {self.seed}", facts)
+                recorder.write(self.html, f"{name}, seed {self.seed}", facts)
             engine.close()
 
     def _run(self, engine: VirtualEngine, runner: Runner, application: Application, args: tuple[Any, ...]) -> RunResult:

@@ -112,12 +112,12 @@ class _Writer:
 
     async def _send(self, producer: AIOKafkaProducer, send: Send) -> None:
         self._book.sends.append(send)
-        try:
-            future = await producer.send(TOPIC, send.value, partition=send.partition)
-        except Exception as error:  # every kind of exception is an observation
+        sending = asyncio.ensure_future(producer.send(TOPIC, send.value, partition=send.partition))
+        await asyncio.wait([sending])
+        if (error := sending.exception()) is not None:
             self._failed(send, error)
         else:
-            future.add_done_callback(partial(self._completed, send))
+            sending.result().add_done_callback(partial(self._completed, send))
 
     def _completed(self, send: Send, future: asyncio.Future[Any]) -> None:
         if future.cancelled():
@@ -226,6 +226,6 @@ async def _ends(stop: Coroutine[Any, Any, None] | Awaitable[None]) -> bool:
     """Whether a stop comes to its end in time."""
     try:
         await asyncio.wait_for(stop, WITHIN_S)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         return False
     return True

@@ -8,6 +8,8 @@ while the class of the finding stays.
 from __future__ import annotations
 
 import json
+import logging
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +39,9 @@ class PlanResult:
 
 def run_plan(plan: ClientPlan, html: Path | None = None) -> PlanResult:
     """Runs a plan; with `html` it also writes the page of the run."""
+    logger = logging.getLogger("aiokafka")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
     kafka = SimulatedKafka(
         plan.seed,
         plan.faults,
@@ -44,12 +49,14 @@ def run_plan(plan: ClientPlan, html: Path | None = None) -> PlanResult:
         topics={TOPIC: plan.partitions},
         topic_config={"min.insync.replicas": 2},
         cluster={"controllers": plan.controllers},
-        html=html,
     )
+    kafka.html = html
     try:
         result = kafka.run(application, plan)
     except StuckError as error:
         return PlanResult([ClientFinding(kind="stuck-run", detail=str(error))])
+    finally:
+        logger.setLevel(level)
     return PlanResult(findings(plan, result), result.trace_hash, result.duration_ms)
 
 
@@ -94,13 +101,14 @@ def search(seeds: Sequence[int], out: Path, progress: Callable[[Search], None] =
     return found
 
 
-def smallest(found: Search, out: Path) -> dict[str, FindingFile]:
-    """The smallest run of each class, in files of `out`."""
+def smallest(found: Search, out: Path) -> dict[str, tuple[FindingFile, Path]]:
+    """The smallest run of each class, and its file in `out`."""
     files = {}
-    for name, seeds in found.seeds.items():
+    for name, seeds in sorted(found.seeds.items()):
         plan = min(map(draw, seeds), key=lambda plan: len(plan.faults))
-        files[name] = shrink(plan, name, len(seeds))
-        save(files[name], out / f"{name.translate(str.maketrans({' ': '-', ':': '', ',': ''}))}.yaml")
+        path = out / f"{re.sub('[^A-Za-z0-9.]+', '-', name)}.yaml"
+        files[name] = (shrink(plan, name, len(seeds)), path)
+        save(*files[name])
     return files
 
 

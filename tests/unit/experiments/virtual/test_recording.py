@@ -41,8 +41,10 @@ def event(run: Any, number: int) -> tuple[int, str, str, dict[str, Any], int]:
 
 def test_requests_and_responses_are_arrows_between_the_application_and_the_leader(tmp_path: Path) -> None:
     path = tmp_path / "run.html"
-    html = SimulatedKafka(3, topics={"t": [[0, 1, 2]]}, html=path).run(write_one)
-    assert html.trace_hash == SimulatedKafka(3, topics={"t": [[0, 1, 2]]}).run(write_one).trace_hash
+    kafka = SimulatedKafka(3, topics={"t": [[0, 1, 2]]})
+    trace_hash = kafka.run(write_one).trace_hash
+    kafka.html = path
+    assert kafka.run(write_one).trace_hash == trace_hash, "recording changes nothing"
     run = page_of(path)
     events = [event(run, number) for number in range(len(run["kind"]))]
     sent = {
@@ -64,7 +66,9 @@ def test_a_crash_of_the_broker_resets_the_connection_on_the_page(tmp_path: Path)
     """The leader crashes at 10 ms; the application hears of its connections from the reset."""
     path = tmp_path / "run.html"
     timeline = [{"at": "10ms", "crash": {"broker": 0}}]
-    SimulatedKafka(3, timeline, topics={"t": [[0, 1, 2]]}, html=path).run(write_one)
+    kafka = SimulatedKafka(3, timeline, topics={"t": [[0, 1, 2]]})
+    kafka.html = path
+    kafka.run(write_one)
     run = page_of(path)
     reasons = {
         fields.get("reason")
@@ -77,6 +81,8 @@ def test_a_crash_of_the_broker_resets_the_connection_on_the_page(tmp_path: Path)
 
 def test_a_run_that_fails_has_a_page_that_says_so(tmp_path: Path) -> None:
     path = tmp_path / "run.html"
+    kafka = SimulatedKafka(3)
+    kafka.html = path
     with pytest.raises(LookupError):
-        SimulatedKafka(3, html=path).run(fail)
+        kafka.run(fail)
     assert ["application", "LookupError: no such order"] in page_of(path)["facts"]
