@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.recorder import Change, Recorder
+from experiments.virtual.broker import SimulatedBroker
 from protocol.ids import LISTENER, NodeId, TimeMs, node_name
 from protocol.messages.base import Message
 from protocol.messages.connections import ClientBytes, ClientConnected, ClientDisconnected
@@ -326,7 +327,7 @@ class Connections(Recorder):
         hello = ClientConnected(connection=connection.number, peer=f"app-{host}")
 
         def accept() -> None:
-            if port != PORT or broker not in self.cluster.nodes:
+            if port != PORT or not self._is_accepting(broker):
                 connection.to_host.send(lambda: fail(os_error(errno.ECONNREFUSED)))
                 return
             connection.incarnation = self.cluster.incarnation_of(broker)
@@ -352,6 +353,10 @@ class Connections(Recorder):
         connection.to_broker.give_up_ms, connection.to_broker.first_retry_ms = CONNECT_WITHIN_MS, SYN_RETRY_MS
         self.record_sent(host, broker, hello, connection.to_broker.send(accept))
         return connection
+
+    def _is_accepting(self, broker: NodeId) -> bool:
+        node = self.cluster.nodes.get(broker)
+        return isinstance(node, SimulatedBroker) and node.is_accepting
 
     def arrive(self, connection: Connection, message: Message) -> None:
         """A segment has arrived at the broker's host."""

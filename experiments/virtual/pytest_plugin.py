@@ -60,9 +60,7 @@ def simulated_kafka(request: pytest.FixtureRequest, isray_seed: int | None) -> C
         chosen = seed if isray_seed is None else isray_seed
         kafka = SimulatedKafka(chosen, timeline, **options)
         if folder is not None:
-            kafka.html = (
-                Path(folder) / f"{test}-{len(runs)}-seed-{chosen}.html"
-            )
+            kafka.html = Path(folder) / f"{test}-{len(runs)}-seed-{chosen}.html"
         runs.append(kafka)
         return kafka
 

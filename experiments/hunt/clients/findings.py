@@ -10,6 +10,7 @@ The kinds of findings, and what breaks:
 - `skipped`: a reader went past a record; in a group: no member has read it though its offset was passed.
 - `read-twice`: a reader that has a partition alone went back in it.
 - `exception`: of a type that is not Kafka's, or one that the client left to the event loop.
+- `busy`: more than `BUSY` requests of one API to one broker within a second; the workload needs ten.
 
 `cluster-...` are findings against isray: an acknowledged record is gone, an invariant is violated, what was read is not
 in the log, or a new client is stuck as well.
@@ -27,6 +28,7 @@ from experiments.virtual.checks import acknowledged_are_kept
 from experiments.virtual.simulation import RunResult
 from protocol.ids import TopicPartition
 
+BUSY = 200
 Values = dict[int, bytes | None]
 """A log: the value of each offset."""
 
@@ -49,10 +51,19 @@ def _findings(plan: ClientPlan, result: RunResult) -> Iterator[ClientFinding]:
     kind = "cluster-stuck" if book.control else "stuck"
     for what, detail in book.stuck:
         yield ClientFinding(kind=f"{kind}-{what}", detail="; ".join([detail, *book.control]))
+    yield from _busy(result)
     for where, error in book.errors:
         yield ClientFinding(kind="exception", what=f"{type(error).__name__} from {where}", detail=str(error))
     for text in result.unhandled:
         yield ClientFinding(kind="exception", what=_exception_in(text), detail=text)
+
+
+def _busy(result: RunResult) -> Iterator[ClientFinding]:
+    counts = Counter((it.api_key, it.broker, it.sent_ms // 1_000) for it in result.exchanges)
+    for (api_key, broker, second), count in counts.items():
+        if count > BUSY:
+            detail = f"{count} requests to broker {broker} in the second from {second} s on"
+            yield ClientFinding(kind="busy", what=f"API {api_key}", detail=detail)
 
 
 def _exception_in(text: str) -> str:
