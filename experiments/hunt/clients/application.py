@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -59,7 +60,7 @@ async def application(servers: str, plan: ClientPlan) -> Book:
     book = Book()
     begun_s = asyncio.get_running_loop().time()
     members = range(1, plan.members + 1) if plan.members else (0,)
-    readers = [asyncio.create_task(_read(servers, plan, book, member)) for member in members]
+    readers = [asyncio.create_task(_reader(servers, plan, book, member)) for member in members]
     await _Writer(servers, plan, book, begun_s).run()
     ends = {send.partition: send.offset for send in book.sends if send.value.startswith(b"probe")}
     if not await _within(lambda: book.reached(ends), WITHIN_S):
@@ -155,6 +156,14 @@ class _Writer:
         await _ends(new.stop())
 
 
+async def _reader(servers: str, plan: ClientPlan, book: Book, member: int) -> None:
+    """Reads until it is cancelled; the last member is replaced once, where the plan says so."""
+    if plan.restart_ms and 0 < member == plan.members:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(_read(servers, plan, book, member), plan.restart_ms / 1_000)
+    await _read(servers, plan, book, member)
+
+
 async def _read(servers: str, plan: ClientPlan, book: Book, member: int) -> None:
     """Reads until it is cancelled: all partitions (member 0), or as a member of the group."""
     options: dict[str, Any] = {"auto_offset_reset": "earliest", "enable_auto_commit": plan.auto_commit}
@@ -204,13 +213,17 @@ async def _control_reads(servers: str, plan: ClientPlan, ends: dict[int, int]) -
 async def _started(make: Callable[[], Any]) -> Any:
     """A client that has started; a new one until one does."""
     while True:
-        client = make()
+        client, is_up = make(), False
         try:
-            await client.start()
+            with suppress(KafkaError):
+                await client.start()
+                is_up = True
+        finally:
+            if not is_up:
+                await client.stop()
+        if is_up:
             return client
-        except KafkaError:
-            await client.stop()
-            await asyncio.sleep(PAUSE_S)
+        await asyncio.sleep(PAUSE_S)
 
 
 async def _within(is_true: Callable[[], bool], seconds: float) -> bool:

@@ -34,7 +34,8 @@ Count = Annotated[int, Field(ge=1)]
 class ClientPlan(StrictModel):
     """What a run depends on. A producer sends `records` to each of the `partitions`, one every `every_ms`; they are
     read by one consumer with all partitions (`members` 0), or by a group of `members`, which commit each record, or
-    periodically (`auto_commit`). Times and the other fields are aiokafka's options.
+    periodically (`auto_commit`); the last member is replaced at `restart_ms` unless that is 0. The other fields are
+    aiokafka's options.
     """
 
     seed: Index
@@ -47,6 +48,7 @@ class ClientPlan(StrictModel):
     request_timeout_ms: Milliseconds = 3_000
     members: Index = 0
     auto_commit: bool = False
+    restart_ms: Index = 0
     faults: Annotated[tuple[AnyFault, ...], AsTuple] = ()
 
     @property
@@ -105,6 +107,7 @@ def draw(seed: int) -> ClientPlan:
         request_timeout_ms=rng.choice((1_000, 3_000, 10_000)),
         members=rng.choice((0, 0, 1, 2, 3)),
         auto_commit=rng.random() < 0.5,
+        restart_ms=rng.choice((0, 0, 5_000, 9_000)),
         faults=timeline(rates, targets, rng, BEGIN_MS, END_MS),
     )
 
@@ -131,6 +134,7 @@ def smaller(plan: ClientPlan) -> Sequence[ClientPlan]:
         {"controllers": 1},
         {"linger_ms": 0},
         {"auto_commit": False},
+        {"restart_ms": 0},
     ]
     simple = [plan.model_copy(update=change) for change in changes]
     return [it for it in simple if it != plan and it.records > 0 and it.members <= plan.members]
