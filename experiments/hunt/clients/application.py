@@ -39,14 +39,14 @@ class Send:
 
 @dataclass(slots=True)
 class Book:
-    """What the client has told the application. `read`: member, partition, offset and value, in order. `stuck`: what
-    did not come about, `control`: what a new client could not do either. `errors`: exceptions that are not Kafka's, and
-    where they came from.
+    """What the client has told the application. `read`: member, partition, offset and value, in order. `stuck`: who
+    made no progress, with which error, and what did not come about; `control`: what a new client could not do either.
+    `errors`: exceptions that are not Kafka's, and where they came from.
     """
 
     sends: list[Send] = field(default_factory=list)
     read: list[tuple[int, int, int, bytes | None]] = field(default_factory=list)
-    stuck: list[tuple[str, str]] = field(default_factory=list)
+    stuck: list[tuple[str, str, str]] = field(default_factory=list)
     control: list[str] = field(default_factory=list)
     errors: list[tuple[str, BaseException]] = field(default_factory=list)
 
@@ -65,14 +65,14 @@ async def application(servers: str, plan: ClientPlan) -> Book:
     ends = {send.partition: send.offset for send in book.sends if send.value.startswith(b"probe")}
     if not await _within(lambda: book.reached(ends), WITHIN_S):
         missing = sorted({*ends.items()} - {(partition, offset) for _, partition, offset, _ in book.read})
-        book.stuck.append(("reader", f"(partition, offset) {missing} not read"))
+        book.stuck.append(("reader", "", f"(partition, offset) {missing} not read"))
         if not await _control_reads(servers, plan, ends):
             book.control.append("a new consumer cannot read them either")
     for reader in readers:
         reader.cancel()
     done, open_readers = await asyncio.wait(readers, timeout=WITHIN_S)
     if open_readers:
-        book.stuck.append(("consumer.stop", f"{len(open_readers)} consumers do not stop"))
+        book.stuck.append(("consumer.stop", "", f"{len(open_readers)} consumers do not stop"))
     book.errors += [("consumer", error) for it in done if not it.cancelled() and (error := it.exception()) is not None]
     return book
 
@@ -92,9 +92,9 @@ class _Writer:
             await self._probe(producer, number)
         if not await _within(lambda: all(send.outcome != "open" for send in self._book.sends), WITHIN_S):
             opened = [send.value.decode() for send in self._book.sends if send.outcome == "open"]
-            self._book.stuck.append(("send", f"no outcome of {', '.join(opened[:3])}, {len(opened)} in all"))
+            self._book.stuck.append(("send", "", f"no outcome of {', '.join(opened[:3])}, {len(opened)} in all"))
         if not await _ends(producer.stop()):
-            self._book.stuck.append(("producer.stop", "the producer does not stop"))
+            self._book.stuck.append(("producer.stop", "", "the producer does not stop"))
 
     def _producer(self) -> AIOKafkaProducer:
         plan = self._plan
@@ -146,8 +146,8 @@ class _Writer:
             if send.outcome == "acknowledged":
                 return
             await asyncio.sleep(PAUSE_S)
-        words = f"{attempts} sends, the last one {send.outcome} {send.error}".rstrip()
-        self._book.stuck.append(("producer", f"partition {number}: {words}"))
+        words = f"partition {number}: {attempts} sends, the last one {send.outcome}"
+        self._book.stuck.append(("producer", send.error, words))
         new = await _started(self._producer)
         control = Send(number, b"probe-%d-control" % number)
         await self._send(new, control)
@@ -190,7 +190,7 @@ async def _read(servers: str, plan: ClientPlan, book: Book, member: int) -> None
                 await asyncio.sleep(PAUSE_S)
     finally:
         if not await _ends(consumer.stop()):
-            book.stuck.append(("consumer.stop", f"member {member} does not stop"))
+            book.stuck.append(("consumer.stop", "", f"member {member} does not stop"))
 
 
 async def _commit(consumer: AIOKafkaConsumer, record: ConsumerRecord) -> None:

@@ -29,6 +29,7 @@ from experiments.virtual.simulation import RunResult
 from protocol.ids import TopicPartition
 
 BUSY = 200
+LAST_MS = 20_000
 Values = dict[int, bytes | None]
 """A log: the value of each offset."""
 
@@ -49,13 +50,22 @@ def _findings(plan: ClientPlan, result: RunResult) -> Iterator[ClientFinding]:
     yield from _sends(plan, book, result, logs)
     yield from _reads(plan, book, logs)
     kind = "cluster-stuck" if book.control else "stuck"
-    for what, detail in book.stuck:
-        yield ClientFinding(kind=f"{kind}-{what}", detail="; ".join([detail, *book.control]))
+    for who, error, detail in book.stuck:
+        what = _repeated(result) if who == "reader" else error
+        yield ClientFinding(kind=f"{kind}-{who}", what=what, detail="; ".join([detail, *book.control]))
     yield from _busy(result)
-    for where, error in book.errors:
-        yield ClientFinding(kind="exception", what=f"{type(error).__name__} from {where}", detail=str(error))
+    for where, raised in book.errors:
+        yield ClientFinding(kind="exception", what=f"{type(raised).__name__} from {where}", detail=str(raised))
     for text in result.unhandled:
         yield ClientFinding(kind="exception", what=_exception_in(text), detail=text)
+
+
+def _repeated(result: RunResult) -> str:
+    """The request that the client repeats at the end of the run, `silent` if it sends hardly any."""
+    end_ms = max((it.sent_ms for it in result.exchanges), default=0)
+    counts = Counter(it.api_key for it in result.exchanges if it.sent_ms > end_ms - LAST_MS)
+    [(api_key, count)] = counts.most_common(1) or [(0, 0)]
+    return f"repeats API {api_key}" if count > LAST_MS / 200 else "silent"
 
 
 def _busy(result: RunResult) -> Iterator[ClientFinding]:
