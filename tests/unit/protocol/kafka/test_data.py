@@ -109,6 +109,16 @@ def test_a_fetch_waits_behind_its_records_for_as_many_bytes_as_it_asks_for(bench
     assert [int.from_bytes(found.records[place : place + 8], "big") for place in (0, 69, 138)] == [0, 1, 2]
 
 
+def test_each_batch_is_told_to_the_meter_and_whether_it_was_appended(bench: KafkaBench) -> None:
+    told: list[tuple[str, int, bool]] = []
+    bench.both.on_produce = lambda request, is_appended: told.append(
+        (request.topic, request.batch.record_count, is_appended)
+    )
+    produce(bench, batch_bytes(b"a", b"b"))
+    produce(bench, batch_bytes(b"a"), acks=7)
+    assert told == [("t", 2, True), ("t", 1, False)]
+
+
 @pytest.mark.parametrize("api_key", [FETCH, PRODUCE])
 def test_what_a_closed_connection_waits_for_is_withdrawn(api_key: int) -> None:
     bench = KafkaBench().run(*one_topic(replicas=(0, 1), isr=(0, 1))).connect()
