@@ -7,6 +7,7 @@ one, such as `isray --help`, imports all.
 
 from __future__ import annotations
 
+import errno
 import platform
 import signal
 import sys
@@ -127,6 +128,11 @@ def run() -> None:
         code = _refuse(as_input_error(error))
     except RayStartError as error:
         typer.echo(f"isray: {error}", err=True)
+        code = ExitCode.FAILURE
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        typer.echo(f"isray: {error.filename or 'a file that was being written'}: {error.strerror}", err=True)
         code = ExitCode.FAILURE
     except typer.Abort:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # all work has ended; a second interrupt must not end the exit
