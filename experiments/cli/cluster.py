@@ -23,6 +23,7 @@ from rich.table import Column, Table
 
 from experiments.cli import cluster_access
 from experiments.cli.cluster_access import BootstrapServer, CommandConfig, OwnCluster, Principal, Target, target_of
+from experiments.cli.kafka_cluster import ClusterFailed, EngineName, kafka_options, refuse_given, run_engine
 from experiments.cli.metadata_quorum import role_of
 from experiments.cli.output import ExitCode, Json, fail, fail_if, flag, option, print_result, wide_console
 from experiments.cli.parse import KafkaReleaseOption, name_values, release_of
@@ -47,7 +48,6 @@ from experiments.engines.clusters.node_commands import (
 )
 from experiments.engines.ray.connection import own_state
 from experiments.engines.ray.kept import find_kept, kept_options, mark_to_keep, read_kept
-from experiments.engines.ray.session import stay_on_loopback
 from experiments.engines.ray.supervision import by_socket
 from experiments.support.errors import InputError
 from protocol.config import LISTENERS
@@ -123,6 +123,13 @@ def up(
         int | None, option("N", "How many; all are voters. Default: 1; v3 has none.", min=1, max=9)
     ] = None,
     detach: Annotated[bool, flag("--detach", "Return when the cluster is ready.")] = False,
+    engine: Annotated[
+        EngineName, typer.Option("--engine", help="ray: isray's nodes; kafka: those of an installed Apache Kafka.")
+    ] = EngineName.RAY,
+    kafka: Annotated[
+        str | None,
+        option("RELEASE", "With --engine kafka: an installed release (isray kafka list), otherwise the newest."),
+    ] = None,
     generation: Annotated[
         Generation | None,
         typer.Option("--generation", help="The protocol generation: its feature levels. Default: kip-966."),
@@ -145,6 +152,15 @@ def up(
     as_json: Json = False,
 ) -> None:
     """Start a cluster: brokers and a quorum of controllers, each a process."""
+    if engine is EngineName.KAFKA:
+        ray_only = {"--kafka-release": kafka_release, "--from": kept, "--address": address, "--trace": trace}
+        refuse_given(ray_only | {"--server-properties": server_properties}, "--engine kafka", "--engine ray")
+        chosen_racks = None if racks is None else _racks(racks, brokers or 3)
+        numbers = {"brokers": brokers, "controllers": controllers}
+        names = {"name": name, "generation": generation, "racks": chosen_racks}
+        _start(kafka_options(numbers | names | {"config": name_values("--config", config)}, kafka), detach, as_json)
+        return
+    refuse_given({"--kafka": kafka}, "--engine ray", "--engine kafka")
     disks = None if kept is None else find_kept(kept)
     before = None if disks is None else read_kept(disks)
     chosen = generation or (Generation.KIP_966 if before is None else before.options.generation)
@@ -202,11 +218,6 @@ def _start(options: ClusterOptions, detach: bool, as_json: bool) -> None:
 
 
 def _run(options: ClusterOptions, as_json: bool) -> None:
-    if options.address is None:
-        stay_on_loopback()
-    from experiments.check.cluster_recorder import recorder_of
-    from experiments.engines.ray.running import CLUSTER_FAILURES, run_cluster
-
     def ready(state: ClusterState) -> None:
         _print_ready(state, as_json)
 
@@ -214,9 +225,9 @@ def _run(options: ClusterOptions, as_json: bool) -> None:
         typer.echo(f"isray: {text}", err=True)
 
     try:
-        fail_if(not run_cluster(options, config_of(options), ready, report, recorder_of))
-    except CLUSTER_FAILURES as error:
-        fail(f"isray: {' '.join(str(error).split())}")
+        fail_if(not run_engine(options, ready, report))
+    except ClusterFailed as error:
+        fail(f"isray: {error}")
 
 
 def _racks(option: str | None, brokers: int) -> tuple[str, ...]:
@@ -231,7 +242,7 @@ def _print_ready(state: ClusterState, as_json: bool) -> None:
     of = f"brokers: {options.brokers}, controllers: {options.controllers}, {options.generation.value}"
     text = f"{options.name} is ready ({of}): --bootstrap-server {state.address}"
     ports = ", ".join(f"http://{port}/metrics" for port in state.metrics)
-    print_result(as_json, _known(state), typer.echo, f"{text}, metrics at {ports}")
+    print_result(as_json, _known(state), typer.echo, f"{text}, metrics at {ports}" if ports else text)
     if options.trace is not None:
         typer.echo(f"isray: records to {options.trace}", err=True)
     if state.listeners and not as_json:
@@ -247,6 +258,7 @@ def _known(state: ClusterState) -> dict[str, object]:
         "bootstrap_server": state.address,
         "namespace": state.namespace,
         "pid": state.pid,
+        "engine": state.options.engine,
         "generation": state.options.generation.value,
         "trace": state.options.trace,
         "nodes": list(state.nodes),
@@ -295,12 +307,19 @@ def status(
     as_json: Json = False,
 ) -> None:
     """The nodes of a cluster: which run, which lead what, which vote, which are fenced; and the feature levels."""
+    from experiments.cli.kafka_status import kafka_document
+
     target = target_of(bootstrap_server, name, as_json, command_config, principal)
     state = _own_state(target)
     known = {} if state is None else _known(state)
     if state is not None and not state.is_running:
         text = f"{state.options.name} has ended: {state.end} (isray down removes what it left)"
         fail(f"isray: {text}", known | {"healthy": False, "message": text} if target.as_json else None)
+    if state is not None and state.options.engine == "kafka":
+        found, processes = kafka_document(by_socket(state))
+        print_result(target.as_json, known | asdict(found), _print_status, found, state, processes)
+        fail_if(not found.healthy)
+        return
     rows = _rows(state)
     try:
         with cluster_access.open_admin(target, asks_nodes=True) as opened:
@@ -353,7 +372,7 @@ def cluster_document(
         BrokerRow(
             node=node_name(broker.broker_id),
             running=node_name(broker.broker_id) in running,
-            state=_broker_state(broker.is_fenced, broker.in_controlled_shutdown),
+            state=broker_state(broker.is_fenced, broker.in_controlled_shutdown),
             broker_epoch=broker.broker_epoch,
             rack=broker.rack,
             leads=sum(partition.leader_id == broker.broker_id for partition in partitions),
@@ -427,7 +446,7 @@ def _controllers(
     ]
 
 
-def _broker_state(fenced: bool, in_controlled_shutdown: bool) -> str:
+def broker_state(fenced: bool, in_controlled_shutdown: bool) -> str:
     return "fenced" if fenced else "controlled shutdown" if in_controlled_shutdown else "unfenced"
 
 

@@ -50,7 +50,9 @@ class KafkaEngine(Engine):
 
     name = "kafka"
 
-    def __init__(self, spec: ClusterSpec, program: Program, *, with_links: bool = True) -> None:
+    def __init__(
+        self, spec: ClusterSpec, program: Program, *, with_links: bool = True, with_listeners: bool = False
+    ) -> None:
         super().__init__()
         self.spec = spec
         self._began_s = time.monotonic()
@@ -62,7 +64,7 @@ class KafkaEngine(Engine):
         self._read_s = 0.0
         self._view: ClusterView | None = None
         self._judged = 0
-        self.cluster = ProcessCluster(spec, program, with_links=with_links)
+        self.cluster = ProcessCluster(spec, program, with_links=with_links, with_listeners=with_listeners)
         cluster = self.cluster
         self.metadata = MetadataLog(
             {node: cluster.disk(node) for node in spec.controller_ids},
@@ -108,6 +110,7 @@ class KafkaEngine(Engine):
             if self._takes_part(node):
                 self._proven.add(node)
             elif code := self.cluster.exit_code(node):
+                del self._started[node]
                 raise NodeFailed(node, f"it ended with exit code {code}", self.cluster.last_lines(node))
 
     def _takes_part(self, node: NodeId) -> bool:
