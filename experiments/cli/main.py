@@ -7,6 +7,7 @@ one, such as `isray --help`, imports all.
 
 from __future__ import annotations
 
+import errno
 import platform
 import signal
 import sys
@@ -46,6 +47,11 @@ GROUPS = {
 }
 """The section of each group of commands, and where in this package it is."""
 COMMANDS = {
+    "compare": (
+        Section.EXPERIMENTS,
+        "compare:compare",
+        "isray compare reassignment-one-copy --engines sim --kafka 4.1.2,4.4.0",
+    ),
     "play": (Section.EXPERIMENTS, "play:play", "isray play last-replica-standing"),
     "fuzz": (Section.EXPERIMENTS, "hunt:fuzz", "isray fuzz --seeds 1..200 --jobs 2"),
     "replay": (Section.EXPERIMENTS, "hunt:replay", "isray replay out/fuzz/seed-17.yaml --story"),
@@ -122,6 +128,11 @@ def run() -> None:
         code = _refuse(as_input_error(error))
     except RayStartError as error:
         typer.echo(f"isray: {error}", err=True)
+        code = ExitCode.FAILURE
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        typer.echo(f"isray: {error.filename or 'a file that was being written'}: {error.strerror}", err=True)
         code = ExitCode.FAILURE
     except typer.Abort:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # all work has ended; a second interrupt must not end the exit

@@ -78,9 +78,7 @@ def run_scenario(
     if compare is not None and engine is not EngineName.SIM:
         allowed = "--engine sim, where two runs have the same times"
         raise InputError("--compare", "", f"--engine {engine.value}", allowed)
-    for name, given in (("--kafka", kafka), ("--life-cycle", life_cycle)):
-        if given is not None and engine is not EngineName.KAFKA:
-            raise InputError(name, "", f"--engine {engine.value}", "--engine kafka")
+    _require_for_kafka(engine, kafka, life_cycle)
     require_engine(scenario, engine.value)
     variant = None if compare is None else variant_named(compare)
     if engine is EngineName.KAFKA:
@@ -118,6 +116,13 @@ def _engine(engine: EngineName, spec: ClusterSpec, address: str | None) -> Engin
     from experiments.engines.ray.engine import RayEngine
 
     return RayEngine(spec, address)
+
+
+def _require_for_kafka(engine: EngineName, kafka: str | None, life_cycle: Path | None) -> None:
+    """InputError for an option of `--engine kafka` with another engine."""
+    for name, given in (("--kafka", kafka), ("--life-cycle", life_cycle)):
+        if given is not None and engine is not EngineName.KAFKA:
+            raise InputError(name, "", f"--engine {engine.value}", "--engine kafka")
 
 
 def kafka_engine(

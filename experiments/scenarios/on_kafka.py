@@ -24,7 +24,6 @@ from protocol.metrics import CLUSTER_METRICS
 REFUSED_STEPS: Mapping[str, str] = {
     "set_clock": "a process has the clock of its machine",
     "expire": "there is no store",
-    "flush": "no request has a broker flush its logs",
     "remove_partitions": "no release of Kafka removes partitions",
     "update_feature": "its features are those of isray",
     "unregister_controller": "no client of Kafka's protocol here has the request (KIP-1312)",

@@ -19,9 +19,11 @@ from typing import Any
 
 from google_crc32c import extend
 
+from experiments.engines import admin_requests
 from experiments.engines.kafka.admin import call_of, error_code, failure
 from experiments.engines.kafka.segments import batches_of
 from experiments.engines.kafka.wire import Connection, Unanswered
+from experiments.support.errors import InputError
 from protocol.config import (
     DELIVERY_TIMEOUT_MS,
     ENABLE_IDEMPOTENCE,
@@ -43,6 +45,7 @@ from protocol.messages.commands import (
     ProduceCommand,
     ProduceOutcome,
 )
+from protocol.messages.configs import AlterableConfig, ConfigOperation, ConfigResourceType
 from protocol.messages.data import EARLIEST
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, INIT_PRODUCER_ID = (0, 9), (1, 10), (2, 5), (3, 9), (22, 4)
@@ -99,6 +102,20 @@ class KafkaClient:
         """The outcome of a command, None while it is under way."""
         found = self._running.get(command_id)
         return found.result() if found is not None and found.done() else None
+
+    def configure_broker(self, broker: NodeId, changes: Mapping[str, str | None]) -> None:
+        """Sets dynamic configs of one broker, or deletes them (None). InputError where that is refused."""
+        own = [
+            AlterableConfig(
+                name=name, operation=ConfigOperation.DELETE if value is None else ConfigOperation.SET, value=value
+            )
+            for name, value in changes.items()
+        ]
+        request = admin_requests.alter_configs(ConfigResourceType.BROKER, str(broker), own)
+        outcome = self._administer(AdminCommand(command_id=-1, request=request))
+        if outcome.error is not ErrorCode.NONE:
+            found = f"{outcome.error.name} ({outcome.message}) for {', '.join(changes)}"
+            raise InputError(f"node {broker}", "", found, "configs that the controllers accept")
 
     def close(self) -> None:
         """Ends all commands; may be called again."""

@@ -26,6 +26,7 @@ from experiments.engines.kafka.processes import NodeFailed, ProcessCluster, Prog
 from experiments.engines.kafka.properties import ALIASES, CHECKPOINT_MS, first_voters
 from experiments.engines.kafka.segments import DiskLog, partition_folders, recovery_points, truncate
 from experiments.engines.port import ClusterSpec, ClusterView, Engine, Loss, TraceEvent, incarnation_ended
+from experiments.support.errors import InputError
 from protocol.broker.context import ReplicaView
 from protocol.events.base import Trace
 from protocol.events.host import IncarnationBegan
@@ -42,6 +43,8 @@ POLL_MS = 50
 FRESH_S = 0.02
 """For how long what was read is not read again."""
 FETCH_WITHIN_S = 2.0
+FLUSH_INTERVAL = "log.flush.interval.ms"
+FLUSH_WITHIN_MS = 30_000
 LOSSES = ("none", "unflushed", "records", "all")
 
 
@@ -178,7 +181,25 @@ class KafkaEngine(Engine):
         raise NotImplementedError("a process of Kafka has the clock of its machine")
 
     def flush(self, broker: NodeId) -> None:
-        raise NotImplementedError("no request has a broker of Kafka flush its logs")
+        """No request flushes; a broker whose `log.flush.interval.ms` is short does, and the config is removed again.
+        InputError where the logs are not flushed within `FLUSH_WITHIN_MS`.
+        """
+        self.client.configure_broker(broker, {FLUSH_INTERVAL: "1"})
+        are_flushed = self.run_until(lambda: self._is_flushed(broker), FLUSH_WITHIN_MS)
+        self.client.configure_broker(broker, {FLUSH_INTERVAL: None})
+        if not are_flushed:
+            found = f"logs that are not flushed after {FLUSH_WITHIN_MS // 1000} s"
+            raise InputError(f"node {broker}", "", found, "a broker that flushes, of topics without flush.ms")
+
+    def _is_flushed(self, broker: NodeId) -> bool:
+        """Whether the broker has written down that all its logs are flushed to their ends."""
+        disk = self.cluster.disk(broker)
+        flushed, ends = recovery_points(disk), dict[TopicPartition, Offset]()
+        for partition, folder in partition_folders(disk).items():
+            log = DiskLog(folder)
+            log.refresh()
+            ends[partition] = log.end_offset
+        return all(flushed.get(partition, 0) >= end for partition, end in ends.items())
 
     def expire_sessions(self, node: NodeId) -> None:
         raise NotImplementedError("releases of Kafka from 4.0 on have no store")

@@ -64,6 +64,7 @@ _ALWAYS: Mapping[str, object] = {
     "share.coordinator.state.topic.min.isr": 1,
     "log.initial.task.delay.ms": CHECKPOINT_MS,
     "log.flush.offset.checkpoint.interval.ms": CHECKPOINT_MS,
+    "log.flush.scheduler.interval.ms": CHECKPOINT_MS,
     "log.cleaner.dedupe.buffer.size": 2_097_152,
     "metadata.log.max.snapshot.interval.ms": 0,
     "metadata.log.max.record.bytes.between.snapshots": 2**62,

@@ -90,7 +90,7 @@ def test_the_recorders_jars_are_fetched_once_with_the_libraries_that_the_release
 
 
 def test_an_installed_release_has_the_jars_of_its_closure_and_is_listed(repository: Path, tmp_path: Path) -> None:
-    """kafka_2.13 and kafka-tools name slf4j-api and metrics-core; junit-jupiter, of scope test, is not served at all."""
+    """kafka_2.13 and kafka-tools name slf4j-api and metrics-core; junit-jupiter, of scope test, is not served."""
     assert installed(environ(tmp_path)) == []
     found = install("4.4.0", environ(tmp_path), "VERSION")
     names = sorted(path.name for path in found.libs.iterdir())
@@ -112,7 +112,7 @@ def test_the_unpacked_release_of_kafka_home_comes_first(repository: Path, tmp_pa
     assert [it.release for it in installed(home)] == ["4.3.1", "4.4.0"]
     assert installed_release(None, home, "--kafka").libs == libs
     assert installed_release("4.4.0", home, "--kafka").release == "4.4.0"
-    with pytest.raises(InputError, match="--kafka: found 4.1.2, which is not installed; allowed: one of 4.3.1, 4.4.0"):
+    with pytest.raises(InputError, match=r"--kafka: found 4.1.2, which is not installed; allowed: one of 4.3.1, 4.4.0"):
         installed_release("4.1.2", home, "--kafka")
 
 
