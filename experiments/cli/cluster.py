@@ -16,7 +16,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 from rich.table import Column, Table
@@ -98,36 +98,51 @@ def up(
     as_json: Json = False,
 ) -> None:
     """Start a cluster: brokers and a quorum of controllers, each a process."""
-    if engine is EngineName.KAFKA:
-        ray_only = {"--kafka-release": kafka_release, "--from": kept, "--address": address, "--trace": trace}
-        refuse_given(ray_only | {"--server-properties": server_properties}, "--engine kafka", "--engine ray")
-        chosen_racks = None if racks is None else _racks(racks, brokers or 3)
-        numbers = {"brokers": brokers, "controllers": controllers}
-        names = {"name": name, "generation": generation, "racks": chosen_racks}
-        _start(kafka_options(numbers | names | {"config": name_values("--config", config)}, kafka), detach, as_json)
-        return
-    refuse_given({"--kafka": kafka}, "--engine ray", "--engine kafka")
-    disks = None if kept is None else find_kept(kept)
-    before = None if disks is None else read_kept(disks)
-    chosen = generation or (Generation.KIP_966 if before is None else before.options.generation)
-    has_store = chosen.features.metadata_in_store
-    unfit = {"--controllers": controllers, "--racks": racks, "--listeners": "Kafka's clients" if listeners else None}
-    for option_name, value in unfit.items():
-        if has_store and value is not None:
-            raise InputError(option_name, "", value, f"no such option with --generation {chosen.value}")
-    release = None if kafka_release is None and before is not None else release_of(kafka_release, chosen)
-    configs = _configs(config, server_properties, chosen)
-    if listeners:
-        configs = {LISTENERS: ANY_PORT} | configs
     asked: dict[str, object] = {
         "name": name,
         "brokers": brokers,
         "controllers": controllers,
         "generation": generation,
-        "kafka_release": release,
-        "racks": None if racks is None else _racks(racks, brokers or (3 if before is None else before.options.brokers)),
-        "address": address or os.environ.get("RAY_ADDRESS"),
         "trace": None if trace is None else str(trace.absolute()),
+    }
+    if engine is EngineName.KAFKA:
+        ray_only = {"--kafka-release": kafka_release, "--from": kept, "--address": address, "--trace": trace}
+        refuse_given(ray_only | {"--server-properties": server_properties}, "--engine kafka", "--engine ray")
+        placed = {"racks": None if racks is None else _racks(racks, brokers or 3)}
+        options = kafka_options(asked | placed | {"config": name_values("--config", config)}, kafka)
+    else:
+        refuse_given({"--kafka": kafka}, "--engine ray", "--engine kafka")
+        asked["address"] = address or os.environ.get("RAY_ADDRESS")
+        options = _on_ray(asked, kept, kafka_release, racks, listeners, (config, server_properties))
+    _start(options, detach, as_json)
+
+
+def _on_ray(
+    asked: dict[str, object],
+    kept: str | None,
+    kafka_release: str | None,
+    racks: str | None,
+    listeners: bool,
+    configs_of: tuple[list[str] | None, Path | None],
+) -> ClusterOptions:
+    """The options of a cluster on Ray, on kept disks those of the cluster before that are not `asked` otherwise."""
+    disks = None if kept is None else find_kept(kept)
+    before = None if disks is None else read_kept(disks)
+    chosen = cast(Generation | None, asked["generation"])
+    chosen = chosen or (Generation.KIP_966 if before is None else before.options.generation)
+    has_store = chosen.features.metadata_in_store
+    controllers = asked["controllers"]
+    unfit = {"--controllers": controllers, "--racks": racks, "--listeners": "Kafka's clients" if listeners else None}
+    for option_name, value in unfit.items():
+        if has_store and value is not None:
+            raise InputError(option_name, "", value, f"no such option with --generation {chosen.value}")
+    configs = _configs(*configs_of, chosen)
+    if listeners:
+        configs = {LISTENERS: ANY_PORT} | configs
+    brokers = asked["brokers"] or (3 if before is None else before.options.brokers)
+    asked = asked | {
+        "kafka_release": None if kafka_release is None and before is not None else release_of(kafka_release, chosen),
+        "racks": None if racks is None else _racks(racks, cast(int, brokers)),
     }
     if disks is not None and before is not None:
         options = kept_options(before, disks, asked, configs)
@@ -136,7 +151,7 @@ def up(
         given = {"controllers": 0 if has_store else 1} | given | {"generation": chosen, "config": configs}
         options = ClusterOptions.model_validate(given)
     config_of(options)
-    _start(options, detach, as_json)
+    return options
 
 
 def _configs(config: list[str] | None, properties: Path | None, generation: Generation) -> dict[str, str]:
