@@ -53,7 +53,7 @@ WINDOW = 2
 """Calls under way per channel: one on its way while the previous one awaits its answer."""
 GATHER_S = 0.005
 """How long the second call gathers messages unless its frame is full: a call costs more than its bytes."""
-MAX_DELAY_S = 0.01
+MAX_DELAY_S = 0.05
 """How long a message with `Message.can_wait` may be delayed."""
 RENEWAL_DELAY_S = 0.25
 """How long the renewal of a fetch session may be delayed: half the time between two of them by default. So of two
@@ -196,6 +196,9 @@ class _Channel:
 
     def _send_soon(self) -> None:
         self._is_urgent = True
+        self._schedule()
+
+    def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self.send_ready)
@@ -261,17 +264,20 @@ class _Channel:
             while self._held:
                 self._answer(self._held.popleft())
 
-    async def hold(self) -> bytes:
-        """Holds a handled call of the peer open for at most `HOLD_S`; returns the frame that answers it, or NOTHING."""
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[bytes] = loop.create_future()
+    def hold(self, answer: asyncio.Future[bytes], incarnation: int) -> None:
+        """Holds a call of this incarnation of the peer, whose frame has been handled, open for at most `HOLD_S`:
+        `answer` becomes the frame that answers it, or NOTHING. To be called within the last input of that frame, so
+        that what the node sends in this input is in the answer.
+        """
+        if answer.done():
+            return
+        if incarnation != self.newest_incarnation:
+            answer.set_result(NOTHING)
+            return
         self._held.append(answer)
-        timer = loop.call_later(HOLD_S, self._release, answer)
-        self.send_ready()
-        try:
-            return await answer
-        finally:
-            timer.cancel()
+        timer = asyncio.get_running_loop().call_later(HOLD_S, self._release, answer)
+        answer.add_done_callback(lambda _: timer.cancel())
+        self._schedule()
 
     def _release(self, answer: asyncio.Future[bytes]) -> None:
         """Answers a call that has been held for `HOLD_S`; while the node is paused it stays held."""
@@ -355,7 +361,9 @@ class Transport:
             back = self._unpack(peer, answer) if answer != NOTHING and self.accepts_from(peer) else None
             if back is not None:
                 self._observe_frame(peer, control, back)
-                await self._deliver_in_order(peer, control, back)
+                handled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._deliver_in_order(peer, control, back, lambda: handled.set_result(None))
+                await handled
         except PeerGoneError:
             pass
         finally:
@@ -376,19 +384,17 @@ class Transport:
         frame = self._unpack(sender, data, attached) if self.accepts_from(sender) else None
         if frame is None:
             return NOTHING
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         if frame.number == UNNUMBERED:
-            await self._deliver_in_order(sender, control, frame)
-            return NOTHING
-        channel = self._observe_frame(sender, control, frame)
-        if frame.incarnation == channel.newest_incarnation:
+            self._deliver_in_order(sender, control, frame, lambda: answer.set_result(NOTHING))
+            return await answer
+        channel, incarnation = self._observe_frame(sender, control, frame), frame.incarnation
+        if incarnation == channel.newest_incarnation:
             channel.answer_held_calls()
-        await self._deliver_in_order(sender, control, frame)
-        if frame.incarnation != channel.newest_incarnation:
-            return NOTHING
-        answer = await channel.hold()
-        if answer != NOTHING:
+        self._deliver_in_order(sender, control, frame, lambda: channel.hold(answer, incarnation))
+        if await answer != NOTHING:
             await self._delay(sender)
-        return answer
+        return answer.result()
 
     async def _delay(self, peer: NodeId) -> None:
         """Waits as long as a frame to this peer has to."""
@@ -406,20 +412,21 @@ class Transport:
             self._peers.observe_incarnation(sender, frame.incarnation)
         return channel
 
-    async def _deliver_in_order(self, sender: NodeId, control: bool, frame: Frame) -> None:
-        handled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def _deliver_in_order(self, sender: NodeId, control: bool, frame: Frame, handled: Callable[[], None]) -> None:
+        """Has the host take the messages of a frame when it is its turn; `handled` is called within the last input, or
+        at once where the frame is dropped.
+        """
 
         def deliver() -> None:
             if frame.messages and self.accepts_from(sender):
-                self._receiver.deliver(sender, frame.messages, control, lambda: handled.set_result(None))
+                self._receiver.deliver(sender, frame.messages, control, handled)
             else:
-                handled.set_result(None)
+                handled()
 
         if frame.number == UNNUMBERED:
             deliver()
-            await handled
-        elif self._resequencer(sender, control, frame).take(frame.number, deliver):
-            await handled
+        elif not self._resequencer(sender, control, frame).take(frame.number, deliver):
+            handled()
 
     def _resequencer(self, sender: NodeId, control: bool, frame: Frame) -> Resequencer:
         """The resequencer for the frame's two incarnations. Frames that were sent to an earlier incarnation of this

@@ -291,6 +291,17 @@ async def test_a_message_is_sent_in_the_answer_to_an_open_call(peers: FakePeers)
 
 
 @on_loop
+async def test_what_the_node_sends_while_it_handles_a_call_is_in_the_answer_and_no_call(peers: FakePeers) -> None:
+    peers.unhandled = []
+    call = peers.call(frame_of(0))
+    await settled()
+    peers.transport.send(1, data(5))  # as an effect of the input that ends with the next line
+    peers.unhandled.pop()()
+    assert numbers_of(await call) == [5]
+    assert peers.calls == []
+
+
+@on_loop
 async def test_the_next_call_ends_the_previous_one(peers: FakePeers) -> None:
     first, second = peers.call(frame_of(5)), peers.call(frame_of(6, number=2))
     await settled()
