@@ -133,6 +133,7 @@ class NodeSetup:
 class NodeSnapshot:
     """The observable state of a node: the replicas of a broker; partitions, broker registrations, metrics, quorum
     view and registered controllers of a controller; what a store has published. All are empty for the other kinds.
+    `broker_epoch` is the one in which this process of a broker is registered, NO_EPOCH while it is not.
     """
 
     replicas: Mapping[TopicPartition, ReplicaView] = field(default_factory=dict)
@@ -142,6 +143,7 @@ class NodeSnapshot:
     quorum: QuorumView | None = None
     store: StoreView | None = None
     controllers: tuple[NodeId, ...] = ()
+    broker_epoch: Epoch = NO_EPOCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +201,8 @@ def snapshot_of(node: Node) -> NodeSnapshot:
     if isinstance(node, StoreNode):
         return NodeSnapshot(store=store_view(tree_nodes(node.state.tree)))
     if isinstance(node, BaseBroker):
-        return NodeSnapshot({replica.name: replica_view(replica) for replica in node.context.replicas.values()})
+        replicas = {replica.name: replica_view(replica) for replica in node.context.replicas.values()}
+        return NodeSnapshot(replicas, broker_epoch=node.context.broker_epoch)
     if isinstance(node, ControllerNode):
         image = node.state.image
         partitions = {image.name_of(key): state for key, state in image.partitions()}
@@ -270,7 +273,9 @@ class NodeShell:
         if address is not None and bound is not None and isinstance(node, BaseBroker):
             self._sockets = BrokerSockets(bound, send, tls_of(address, setup.config))
             sasl, rng = sasl_of(address, setup.config), _rng(setup, "listener")
-            node, send = ListeningBroker(node, crc32c, setup.run, rng, sasl), self._sockets.send
+            listening = ListeningBroker(node, crc32c, setup.run, rng, sasl)
+            listening.on_produce = self._meter.record_kafka_produce
+            node, send = listening, self._sockets.send
         self._host = NodeHost(node, clock, send, self._meter)
         self._transport.serve(self._host)
         self._serves.set()
@@ -416,6 +421,11 @@ class NodeShell:
         """(version, snapshot) of the node; the snapshot is None where nothing has changed since `version`."""
         taken = self._host.inputs_taken
         return taken, None if taken == version else snapshot_of(self._node)
+
+    @_query
+    def broker_epoch(self) -> Epoch:
+        """As in `NodeSnapshot`."""
+        return self._node.context.broker_epoch if isinstance(self._node, BaseBroker) else NO_EPOCH
 
     @ray.method(concurrency_group="ctl")
     async def request(self, encoded: bytes) -> bytes:

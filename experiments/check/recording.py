@@ -39,7 +39,7 @@ from typing import Annotated, Generic, Literal, TypeVar, get_args
 from pydantic import Field, TypeAdapter
 
 from experiments.check.history import FinalPartition, Operation, RecordRange
-from experiments.engines.port import ClusterSpec, Engine, TraceEvent
+from experiments.engines.port import ClusterSpec, Engine, EngineName, TraceEvent
 from experiments.support.atomic import write_text
 from experiments.support.build import is_compiled
 from experiments.support.errors import InputError
@@ -89,7 +89,7 @@ class Header(StrictModel):
     format: Literal["isray-recording"] = "isray-recording"
     version: Literal[1] = 1
     what: str
-    engine: Literal["sim", "ray"]
+    engine: EngineName
     seed: int
     generation: str
     kafka_release: ReleaseName = NEWEST.value
@@ -104,7 +104,7 @@ class Header(StrictModel):
     def of(
         cls,
         what: str,
-        engine: str,
+        engine: EngineName,
         spec: ClusterSpec,
         *,
         nothing_may_be_lost: bool = False,
@@ -114,7 +114,7 @@ class Header(StrictModel):
         """The header of a run of a cluster."""
         return Header(
             what=what,
-            engine="ray" if engine == "ray" else "sim",
+            engine=engine,
             seed=spec.seed,
             generation=spec.config.generation.value,
             kafka_release=spec.config.kafka_release.value,
@@ -234,17 +234,19 @@ class RecordingWriter:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self._subscriptions = ExitStack()
         self._history = HistoryWriter(folder / HISTORY)
         try:
             self._trace = (folder / TRACE).open("x", encoding="utf-8")
         except FileExistsError as error:
             self._history.close()
             raise InputError(str(folder), "", "a trace", "a folder that is empty or does not exist") from error
+        self._resources = ExitStack()
+        self._resources.callback(self._history.close)
+        self._resources.callback(self._trace.close)
 
     def record(self, engine: Engine) -> None:
         """Appends the trace events of the engine, whose nodes are not started yet, until the writer is closed."""
-        self._subscriptions.callback(engine.record_to(self.event))
+        self._resources.callback(engine.record_to(self.event))
 
     def event(self, event: TraceEvent) -> None:
         trace = event.trace
@@ -260,9 +262,7 @@ class RecordingWriter:
 
     def close(self) -> None:
         """Ends writing; without `finish` the recording is incomplete."""
-        self._subscriptions.close()
-        self._trace.close()
-        self._history.close()
+        self._resources.close()
 
     def metadata(self, records: Iterable[MetadataRecord]) -> None:
         """Appends records of the metadata log, in their order."""

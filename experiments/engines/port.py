@@ -1,8 +1,9 @@
 """The interface of an engine: a cluster that an experiment builds, injects faults into, queries and observes.
 
-Two engines implement `Engine`: `experiments.engines.sim.engine.SimEngine` (one process, virtual clock) and
-`experiments.engines.ray.engine.RayEngine` (an actor process per node). Scenarios, expectations, history checks and
-results are written once, against this interface.
+Three engines implement `Engine`: `experiments.engines.sim.engine.SimEngine` (one process, virtual clock),
+`experiments.engines.ray.engine.RayEngine` (an actor process per node) and
+`experiments.engines.kafka.engine.KafkaEngine` (processes of a real Apache Kafka). Scenarios, expectations, history
+checks and results are written once, against this interface.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from protocol.features import UNCLEAN_RECOVERY_ENABLED
 from protocol.ids import (
     FIRST_CLIENT,
     FIRST_CONTROLLER,
+    NO_EPOCH,
     NO_NODE,
     RECOVERY_MANAGER,
     STORE,
+    Epoch,
     NodeId,
     TimeMs,
     TopicPartition,
@@ -41,6 +44,7 @@ from protocol.quorum.voters import ReplicaKey, VoterSet
 from protocol.v3.store.settings import StoreSettings
 from protocol.v3.store.view import StoreView
 
+EngineName = Literal["sim", "ray", "kafka"]
 LossKind = Literal["none", "unflushed", "records", "suffix", "torn", "corrupt", "all"]
 
 
@@ -205,7 +209,7 @@ class Violation:
 class Engine(ABC):
     """A running cluster; a new engine has no running node."""
 
-    name: str
+    name: EngineName
     spec: ClusterSpec
 
     def __init__(self) -> None:
@@ -213,7 +217,7 @@ class Engine(ABC):
 
     @abstractmethod
     def now_ms(self) -> TimeMs:
-        """Virtual time in sim, time since the cluster was created in ray."""
+        """Virtual time in sim, time since the cluster was created in ray and kafka."""
 
     @abstractmethod
     def run_until(self, condition: Callable[[], bool], within_ms: int) -> bool:
@@ -322,6 +326,14 @@ class Engine(ABC):
     @abstractmethod
     def metrics(self) -> Mapping[str, int]:
         """The active controller's metrics (`protocol.controller.metrics`), empty while no controller is active."""
+
+    def broker_epoch(self, broker: NodeId) -> Epoch:
+        """The epoch in which the running process of a broker is registered, NO_EPOCH where it is not. After a restart
+        `view` has the registration of the incarnation before, until the session of that one has ended; an engine that
+        cannot ask the process says what `view` has.
+        """
+        view = self.published()
+        return view.brokers[broker].broker_epoch if view is not None and broker in view.brokers else NO_EPOCH
 
     @abstractmethod
     def replica(self, broker: NodeId, partition: TopicPartition) -> ReplicaView | None:

@@ -59,6 +59,7 @@ def supported(ranges: dict[int, tuple[int, int]], error: ErrorCode) -> Values:
 def metadata(view: View, client: Client, request: KafkaRequest) -> Values:
     """Brokers and topics: all topics where none is named (null; version 0: an empty list)."""
     topics, has_operations = request.body.topics, getattr(request.body, "include_topic_authorized_operations", False)
+    is_asked = getattr(request.body, "include_cluster_authorized_operations", False)
     if topics is None or (request.version == 0 and not topics):
         described = [
             _topic(view, topic, client.principal, has_operations)
@@ -70,38 +71,33 @@ def metadata(view: View, client: Client, request: KafkaRequest) -> Values:
     else:
         described = [_named_topic(view, item, client.principal, has_operations) for item in topics]
     return {
-        "brokers": _brokers(view),
+        "brokers": view.node_endpoints(view.live_brokers()),
         "cluster_id": view.cluster_id,
         "controller_id": view.me,
         "topics": described,
-        "cluster_authorized_operations": NO_AUTHORIZED_OPERATIONS,
+        "cluster_authorized_operations": _operations(view, client, is_asked),
         "error_code": ErrorCode.NONE,
     }
 
 
 def describe_cluster(view: View, client: Client, request: KafkaRequest) -> Values:
-    is_asked = request.body.include_cluster_authorized_operations
     return {
         "error_code": ErrorCode.NONE,
         "error_message": None,
         "endpoint_type": 1,
         "cluster_id": view.cluster_id,
         "controller_id": view.me,
-        "brokers": [{**item, "broker_id": item["node_id"], "is_fenced": False} for item in _brokers(view)],
-        "cluster_authorized_operations": cluster_operations(view.image, client.principal)
-        if is_asked
-        else NO_AUTHORIZED_OPERATIONS,
+        "brokers": [
+            {**item, "broker_id": item["node_id"], "is_fenced": False}
+            for item in view.node_endpoints(view.live_brokers())
+        ],
+        "cluster_authorized_operations": _operations(view, client, request.body.include_cluster_authorized_operations),
     }
 
 
-def _brokers(view: View) -> list[dict[str, Any]]:
-    found = []
-    for broker in view.live_brokers():
-        endpoint = view.endpoint(broker)
-        if endpoint is not None:
-            rack = view.image.brokers[broker].rack
-            found.append({"node_id": broker, "host": endpoint[0], "port": endpoint[1], "rack": rack})
-    return found
+def _operations(view: View, client: Client, is_asked: bool) -> int:
+    """What the client may do to the cluster, where it asks for that."""
+    return cluster_operations(view.image, client.principal) if is_asked else NO_AUTHORIZED_OPERATIONS
 
 
 def _named_topic(view: View, item: Any, principal: str, has_operations: bool) -> Values:

@@ -35,7 +35,7 @@ STACKS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"scenarios"}),
         frozenset({"play", "virtual"}),
         frozenset({"hunt", "studies", "conformance", "numbers"}),
-        frozenset({"bench"}),
+        frozenset({"bench", "compare"}),
         frozenset({"cli"}),
         frozenset({"reference"}),
     ),
@@ -53,7 +53,7 @@ STACKS: dict[str, tuple[frozenset[str], ...]] = {
     "experiments.hunt": (
         frozenset({"spread"}),
         frozenset({"fuzz", "quorum", "soak"}),
-        frozenset({"mutants"}),
+        frozenset({"mutants", "clients"}),
         frozenset({"explore", "seeds"}),
         frozenset({"campaign"}),
     ),
