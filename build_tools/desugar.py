@@ -34,8 +34,8 @@ _CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]*")
 _FACTORIES = {"dict": "{}", "list": "[]", "set": "set()"}
 _KEPT = ("__future__", "typing", "collections.abc", "dataclasses", "enum")
 """Imports from these modules are not rewritten: mypyc knows them, or functions do not use them."""
-_BASES = ("BrokerNode", "ControllerNode", "SimCluster")
-"""Classes from which modules derive others that are not compiled."""
+_BASES = ("BaseBroker", "BrokerNode", "ControllerNode", "SimCluster")
+"""Classes from which modules derive others that are not compiled, and the bases of such classes."""
 _MACHINE_CODE = {
     "mix64": """
 def mixed64(value: i64) -> i64:

@@ -1,5 +1,5 @@
 """`python -m experiments.cli.background OPTIONS`: the supervisor of a cluster in the background
-(`experiments/engines/ray/launch.py`).
+(`experiments/engines/clusters/launch.py`).
 
 OPTIONS is a `cluster_state.ClusterOptions` as JSON. The exit code is 1 where the cluster does not become ready or loses
 its Ray, and 2 where the input is wrong; the last line of standard error then gives the reason.
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import sys
 
-from experiments.engines.ray.cluster_state import ClusterOptions, ClusterState
-from experiments.engines.ray.launch import config_of
+from experiments.engines.clusters.cluster_state import ClusterOptions, ClusterState
+from experiments.engines.clusters.launch import config_of
 from experiments.engines.ray.session import stay_on_loopback
 from experiments.support.errors import InputError
 

@@ -28,7 +28,7 @@ from experiments.cli.output import ExitCode, Json, fail, fail_if, flag, option, 
 from experiments.cli.parse import KafkaReleaseOption, name_values, release_of
 from experiments.cli.server_properties import with_server_properties
 from experiments.engines.admin_client import AdminClient, AdminError
-from experiments.engines.ray.cluster_state import (
+from experiments.engines.clusters.cluster_state import (
     NOT_RECORDED,
     ClusterOptions,
     ClusterState,
@@ -36,10 +36,17 @@ from experiments.engines.ray.cluster_state import (
     read_state,
     states,
 )
+from experiments.engines.clusters.launch import LaunchFailed, config_of, launch, stop
+from experiments.engines.clusters.node_commands import (
+    Ask,
+    NodeAction,
+    NodeCommand,
+    NodeRow,
+    NodeState,
+    SupervisorGoneError,
+)
 from experiments.engines.ray.connection import own_state
 from experiments.engines.ray.kept import find_kept, kept_options, mark_to_keep, read_kept
-from experiments.engines.ray.launch import LaunchFailed, config_of, launch, stop
-from experiments.engines.ray.node_commands import Ask, NodeAction, NodeCommand, NodeRow, NodeState, SupervisorGoneError
 from experiments.engines.ray.session import stay_on_loopback
 from experiments.engines.ray.supervision import by_socket
 from experiments.support.errors import InputError

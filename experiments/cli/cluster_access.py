@@ -16,7 +16,7 @@ import typer
 
 from experiments.cli.output import fail, fail_if, option
 from experiments.engines.admin_client import AdminClient, AdminError
-from experiments.engines.ray.node_commands import Ask
+from experiments.engines.clusters.node_commands import Ask
 from experiments.support.errors import InputError
 from experiments.support.properties import read_properties
 from protocol.errors import ErrorCode

@@ -14,7 +14,7 @@ import typer
 from experiments.cli.help import App
 from experiments.cli.node import ClusterName, RayAddress, Where, ask_supervisor, named
 from experiments.cli.output import Json, flag, option, print_result
-from experiments.engines.ray.node_commands import LinkRow, NodeAction, NodeCommand
+from experiments.engines.clusters.node_commands import LinkRow, NodeAction, NodeCommand
 from experiments.support.errors import InputError
 
 MAX_DELAY_MS = 2_000

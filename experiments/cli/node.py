@@ -1,7 +1,7 @@
 """`isray node`: the nodes of a cluster of `isray up`, and failures of one node made by hand.
 
-The supervisor of the cluster carries out each command (`experiments/engines/ray/node_commands.py`). It is reached over
-a socket, or with `--bootstrap-server` from any machine that reaches the cluster's Ray. A node is named as `isray
+The supervisor of the cluster carries out each command (`experiments/engines/clusters/node_commands.py`). It is reached
+over a socket, or with `--bootstrap-server` from any machine that reaches the cluster's Ray. A node is named as `isray
 status` does, or by its id: `broker-0` or `0`, `controller-1000` or `1000`, `urm` or `2000`, `client-3000` or `3000`.
 """
 
@@ -15,7 +15,7 @@ import typer
 
 from experiments.cli.help import App
 from experiments.cli.output import Json, fail, option, print_result, table_of, wide_console
-from experiments.engines.ray.node_commands import (
+from experiments.engines.clusters.node_commands import (
     DAMAGES,
     Ask,
     NodeAction,

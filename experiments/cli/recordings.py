@@ -25,7 +25,7 @@ from experiments.support.progress import progress
 if TYPE_CHECKING:
     from experiments.check.check_recording import CheckResult
     from experiments.check.recording import Recording
-    from experiments.engines.ray.cluster_state import ClusterState
+    from experiments.engines.clusters.cluster_state import ClusterState
     from experiments.explorer.run import Run
     from experiments.hunt.soak.run import SoakResult
 

@@ -17,10 +17,10 @@ from typing import NamedTuple, cast
 import yaml
 from ray.exceptions import RayError
 
+from experiments.engines.clusters.node_commands import NodeState
 from experiments.engines.port import ClusterView, Engine, TraceEvent
 from experiments.engines.ray.attached import ActionRefusedError, AttachedEngine
 from experiments.engines.ray.engine import NODE_FAILURES
-from experiments.engines.ray.node_commands import NodeState
 from experiments.explorer.assemble import run_of_journal
 from experiments.explorer.page import columns
 from experiments.explorer.recorder import TraceCollector

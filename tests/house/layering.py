@@ -3,7 +3,8 @@
 A package in `STACKS` is a stack of floors, the lowest first: a module imports its own unit and units of lower floors.
 Units of one floor never import each other, except those of `protocol`'s base, the lowest.
 `OUTSIDE` lists what each top-level package takes from outside, `TAKES` which packages of the project. Only
-`experiments.engines.ray` takes `actors`, only `experiments.studies.pipeline` takes pyspark.
+`experiments.engines.ray` and `experiments.engines.clusters` take `actors`, only `experiments.studies.pipeline` takes
+pyspark.
 
 Imports are read from the syntax tree wherever they are, those within functions and under TYPE_CHECKING too.
 """
@@ -59,8 +60,8 @@ STACKS: dict[str, tuple[frozenset[str], ...]] = {
     "experiments.engines": (
         frozenset({"port"}),
         frozenset({"admin_requests"}),
-        frozenset({"admin_client"}),
-        frozenset({"sim", "ray"}),
+        frozenset({"admin_client", "clusters"}),
+        frozenset({"sim", "ray", "kafka"}),
     ),
 }
 BASE = STACKS["protocol"][0]
@@ -85,7 +86,8 @@ OUTSIDE: dict[str, frozenset[str]] = {
     ),
     "build_tools": frozenset(),
 }
-RAY_ENGINE = "experiments.engines.ray"
+TAKE_ACTORS = ("experiments.engines.ray", "experiments.engines.clusters")
+"""The hosts of the Ray engine, and what clusters of both kinds share."""
 PIPELINE = "experiments.studies.pipeline"
 SPARK_ONLY = frozenset({"pyspark", "py4j"})
 ALLOWED_IN_PROTOCOL = frozenset({"datetime.timedelta"})
@@ -141,7 +143,9 @@ def _broken_rule(module: str, target: str) -> str | None:
 
 def _broken_first_party_rule(module: str, target: str) -> str | None:
     package, top = module.split(".")[0], target.split(".")[0]
-    if top not in TAKES[package] and not (top == "actors" and _is_within(module, RAY_ENGINE)):
+    if top not in TAKES[package] and not (
+        top == "actors" and any(_is_within(module, package) for package in TAKE_ACTORS)
+    ):
         return f"{package} does not take {top}"
     shared = (stack for stack in STACKS if _is_within(module, stack) and _is_within(target, stack))
     return next((rule for stack in shared if (rule := _broken_floor_rule(stack, module, target)) is not None), None)

@@ -164,14 +164,28 @@ def compiled_paths() -> list[Path]:
     return [path for pattern in patterns for path in ROOT.glob(pattern)]
 
 
+def expressions(path: Path) -> list[ast.expr]:
+    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.expr)]
+
+
 def test_no_compiled_module_has_an_expression_that_mypyc_refuses() -> None:
-    """`x in (*a, *b)` ends a build after a minute; a set does the same."""
+    """`x in (*a, *b)` ends a build after a minute, where a set does the same; so does `Counter[X]()`, where an
+    annotation gives the type.
+    """
     paths = compiled_paths()
     assert len(paths) > 100
+    found = [(f"{path.relative_to(ROOT)}:{node.lineno}", node) for path in paths for node in expressions(path)]
+    counters = [
+        place
+        for place, node in found
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Subscript)
+        and ast.unparse(node.func.value) == "Counter"
+    ]
+    assert counters == []
     refused = [
-        f"{path.relative_to(ROOT)}:{node.lineno}"
-        for path in paths
-        for node in ast.walk(ast.parse(path.read_text()))
+        place
+        for place, node in found
         if isinstance(node, ast.Compare)
         for operator, operand in zip(node.ops, node.comparators, strict=True)
         if isinstance(operator, ast.In | ast.NotIn)
@@ -182,8 +196,9 @@ def test_no_compiled_module_has_an_expression_that_mypyc_refuses() -> None:
 
 
 def test_compiled_classes_with_subclasses_that_are_not_compiled_allow_them() -> None:
+    """And so do the classes from which such a class is derived."""
     compiled = {path.relative_to(ROOT).with_suffix("").as_posix().replace("/", "."): path for path in compiled_paths()}
-    bases = set()
+    bases: set[str] = set()
     for path in (path for folder in PACKAGES for path in (ROOT / folder).rglob("*.py")):
         if path in compiled.values():
             continue
@@ -191,4 +206,10 @@ def test_compiled_classes_with_subclasses_that_are_not_compiled_allow_them() -> 
         imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module in compiled]
         names = {alias.name for node in imports for alias in node.names}
         bases |= {ast.unparse(base) for node in nodes if isinstance(node, ast.ClassDef) for base in node.bases} & names
+    classes = [node for path in compiled.values() for node in ast.parse(path.read_text()).body]
+    above = {
+        node.name: {ast.unparse(base) for base in node.bases} for node in classes if isinstance(node, ast.ClassDef)
+    }
+    while more := {base for name in bases for base in above[name] if base in above} - bases:
+        bases |= more
     assert bases == set(desugar._BASES)

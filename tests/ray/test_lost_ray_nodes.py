@@ -12,8 +12,8 @@ from subprocess import PIPE
 import pytest
 import ray
 
-from experiments.engines.ray.cluster_state import ClusterState, read_state
-from experiments.engines.ray.node_commands import NodeAction, NodeCommand, NodeRow, NodeState, ask, ask_until
+from experiments.engines.clusters.cluster_state import ClusterState, read_state
+from experiments.engines.clusters.node_commands import NodeAction, NodeCommand, NodeRow, NodeState, ask, ask_until
 from experiments.hunt.soak.ray_nodes import RayNodes, ray_nodes
 from tests.ray.cluster_helpers import FAST_OPTIONS
 from tests.ray.command_helpers import Shell, begun_shell

@@ -42,12 +42,9 @@ from actors.nodes import NodeSetup, NodeSnapshot, PollReport, actor_class
 from actors.peers import Handle, arguments_of
 from actors.storage import DamageKind, DiskLossKind
 from actors.transport import pack_frame
-from experiments.engines.port import ClusterSpec, Loss, TraceEvent
-from experiments.engines.ray.cluster_state import ClusterState, read_state
-from experiments.engines.ray.connection import CLIENT_WITHIN_S, ClusterAddress, joined
-from experiments.engines.ray.engine import PolledEngine
-from experiments.engines.ray.launch import config_of
-from experiments.engines.ray.node_commands import (
+from experiments.engines.clusters.cluster_state import ClusterState, read_state
+from experiments.engines.clusters.launch import config_of
+from experiments.engines.clusters.node_commands import (
     NodeAction,
     NodeAnswer,
     NodeCommand,
@@ -55,6 +52,9 @@ from experiments.engines.ray.node_commands import (
     NodeState,
     SupervisorGoneError,
 )
+from experiments.engines.port import ClusterSpec, Loss, TraceEvent
+from experiments.engines.ray.connection import CLIENT_WITHIN_S, ClusterAddress, joined
+from experiments.engines.ray.engine import PolledEngine
 from experiments.engines.ray.session import uploaded_packages
 from experiments.engines.ray.supervision import by_socket
 from experiments.support.errors import InputError

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, cast
 
 from experiments.engines.admin_client import AdminError
-from experiments.engines.ray.cluster_state import ClusterState, read_state, states
+from experiments.engines.clusters.cluster_state import ClusterState, read_state, states
 from experiments.engines.ray.session import (
     ControlStoreLostError,
     Handle,

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ValidationError
 
 from actors.kept_disks import KeptDisks
 from actors.storage import DirectoryLock, DiskLossKind
-from experiments.engines.ray.cluster_state import ClusterOptions, ClusterState, state_path
+from experiments.engines.clusters.cluster_state import ClusterOptions, ClusterState, state_path
 from experiments.support.atomic import write_text
 from experiments.support.errors import InputError
 from protocol.errors import DirectoryInUseError

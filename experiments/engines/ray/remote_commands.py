@@ -21,8 +21,8 @@ import ray
 from ray.exceptions import RayError
 
 from actors.machines import own_node, pin
+from experiments.engines.clusters.node_commands import Ask, NodeAnswer, NodeCommand
 from experiments.engines.ray.connection import SUPERVISOR
-from experiments.engines.ray.node_commands import Ask, NodeAnswer, NodeCommand
 from experiments.engines.ray.session import Handle
 
 MAX_WAITING = 100

@@ -11,8 +11,7 @@ from pathlib import Path
 from actors.cluster import ActorCluster
 from actors.machines import machines
 from actors.placement import NoRayNodeError, PlacementError, unknown_racks
-from experiments.engines.port import ClusterSpec
-from experiments.engines.ray.cluster_state import (
+from experiments.engines.clusters.cluster_state import (
     ClusterOptions,
     ClusterState,
     claim,
@@ -21,8 +20,9 @@ from experiments.engines.ray.cluster_state import (
     socket_path,
     write_state,
 )
+from experiments.engines.clusters.node_commands import NodeServer, ask
+from experiments.engines.port import ClusterSpec
 from experiments.engines.ray.kept import is_kept, lock_disks, read_kept, write_kept
-from experiments.engines.ray.node_commands import NodeServer, ask
 from experiments.engines.ray.remote_commands import serving_remote_commands
 from experiments.engines.ray.session import (
     ControlStoreLostError,

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from experiments.engines.admin_client import AdminError
-from experiments.engines.ray.cluster_state import ClusterState, states
+from experiments.engines.clusters.cluster_state import ClusterState, states
+from experiments.engines.clusters.node_commands import Ask, NodeAnswer, NodeCommand, SupervisorGoneError, ask
 from experiments.engines.ray.connection import RayAdminChannel, connection, find_cluster, own_cluster
-from experiments.engines.ray.node_commands import Ask, NodeAnswer, NodeCommand, SupervisorGoneError, ask
 
 
 @contextmanager

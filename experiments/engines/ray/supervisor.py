@@ -30,16 +30,14 @@ from actors.placement import NoRayNodeError, is_movable
 from actors.processes import ProcessId
 from actors.reading import READ_FAILURES
 from actors.storage import is_disk_loss
-from experiments.engines.port import ClusterSpec, ClusterView, cluster_view
-from experiments.engines.ray.cluster_state import (
+from experiments.engines.clusters.cluster_state import (
     NOT_RECORDED,
     ClusterState,
     Status,
     write_properties,
     write_state,
 )
-from experiments.engines.ray.engine import needs_recovery_manager
-from experiments.engines.ray.node_commands import (
+from experiments.engines.clusters.node_commands import (
     ALLOWED,
     DISK_ACTIONS,
     LINK_ACTIONS,
@@ -51,6 +49,8 @@ from experiments.engines.ray.node_commands import (
     NodeState,
     link_refusal,
 )
+from experiments.engines.port import ClusterSpec, ClusterView, cluster_view
+from experiments.engines.ray.engine import needs_recovery_manager
 from experiments.engines.ray.session import (
     require_control_store,
 )

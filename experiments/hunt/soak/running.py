@@ -18,9 +18,9 @@ from contextlib import contextmanager, suppress
 from signal import Signals
 from uuid import uuid4
 
+from experiments.engines.clusters.cluster_state import ClusterState, socket_path
+from experiments.engines.clusters.node_commands import NodeState
 from experiments.engines.ray.attached import ActionRefusedError, AttachedEngine, attached
-from experiments.engines.ray.cluster_state import ClusterState, socket_path
-from experiments.engines.ray.node_commands import NodeState
 from experiments.hunt.soak.cluster import NotHealedError, SoakCluster
 from experiments.hunt.soak.faults import OWN_RAY_ONLY
 from experiments.hunt.soak.run import OnFault, SoakOptions, SoakResult, is_kept, judge, run_on, written

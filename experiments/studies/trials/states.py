@@ -98,7 +98,7 @@ class PartitionStates:
         self._delivery_timeout_ms = delivery_timeout_ms
         self._add = add
         self._call_at = call_at
-        self._impaired = Counter[tuple[NodeId, bool]]()
+        self._impaired: Counter[tuple[NodeId, bool]] = Counter()
         self._regressions = RegressionCounter()
 
     def replicas_on(self, broker: NodeId) -> list[TopicPartition]:

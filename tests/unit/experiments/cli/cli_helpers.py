@@ -17,8 +17,8 @@ from experiments.check.engine import CheckedEngine
 from experiments.cli import cluster_access, main
 from experiments.cli.cluster_access import Opened, Target
 from experiments.engines.admin_client import AdminClient, AdminError
+from experiments.engines.clusters.node_commands import Ask, NodeAnswer, NodeCommand, SupervisorGoneError
 from experiments.engines.port import ClusterSpec, Loss
-from experiments.engines.ray.node_commands import Ask, NodeAnswer, NodeCommand, SupervisorGoneError
 from protocol.config import ClusterConfig
 from protocol.errors import ErrorCode
 from protocol.features import Generation

@@ -9,9 +9,9 @@ import pytest
 
 from experiments.cli import cluster
 from experiments.engines.admin_client import AdminClient, AdminError
+from experiments.engines.clusters.cluster_state import NOT_RECORDED, ClusterOptions, Status, claim, write_state
+from experiments.engines.clusters.node_commands import NodeAnswer, NodeRow, NodeState
 from experiments.engines.port import Loss
-from experiments.engines.ray.cluster_state import NOT_RECORDED, ClusterOptions, Status, claim, write_state
-from experiments.engines.ray.node_commands import NodeAnswer, NodeRow, NodeState
 from protocol.errors import ErrorCode
 from protocol.ids import CLUSTER_ID, RECOVERY_MANAGER
 from protocol.messages.topics import DescribeTopicRequest

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from experiments.engines.ray.cluster_state import ClusterOptions, claim, write_state
+from experiments.engines.clusters.cluster_state import ClusterOptions, claim, write_state
 from tests.unit.experiments.cli.cli_helpers import Commands
 
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from experiments.check.engine import CheckedEngine
+from experiments.engines.clusters.node_commands import NodeState
 from experiments.engines.port import Loss
-from experiments.engines.ray.node_commands import NodeState
 from experiments.play.live import UNAVAILABLE, LiveWorld
 from experiments.play.session import DEFAULT
 from experiments.play.world import RefusedError

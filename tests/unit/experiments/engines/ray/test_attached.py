@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from experiments.engines.clusters.cluster_state import ClusterOptions, ClusterState
+from experiments.engines.clusters.node_commands import LinkRow, NodeAction, NodeAnswer, NodeCommand, NodeRow, NodeState
 from experiments.engines.ray import attached, supervision
 from experiments.engines.ray.attached import ActionRefusedError, AttachedCluster
-from experiments.engines.ray.cluster_state import ClusterOptions, ClusterState
-from experiments.engines.ray.node_commands import LinkRow, NodeAction, NodeAnswer, NodeCommand, NodeRow, NodeState
 from experiments.support.errors import InputError
 from protocol.ids import FIRST_CONTROLLER, RECOVERY_MANAGER, NodeId, node_name
 from protocol.messages.commands import ShutdownCommand

@@ -8,8 +8,8 @@ import pytest
 
 from actors.kept_disks import KeptDisks
 from actors.members import Member, disks_of, resume
+from experiments.engines.clusters.cluster_state import ClusterOptions, ClusterState
 from experiments.engines.ray import kept as module
-from experiments.engines.ray.cluster_state import ClusterOptions, ClusterState
 from experiments.engines.ray.kept import (
     FILE,
     KeptCluster,

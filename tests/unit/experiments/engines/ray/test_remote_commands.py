@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from experiments.engines.admin_client import AdminError
+from experiments.engines.clusters.cluster_state import ClusterOptions, Status, claim, write_state
+from experiments.engines.clusters.node_commands import NodeAction, NodeAnswer, NodeCommand, SupervisorGoneError
 from experiments.engines.ray import remote_commands, supervision
-from experiments.engines.ray.cluster_state import ClusterOptions, Status, claim, write_state
 from experiments.engines.ray.connection import RayAdminChannel
-from experiments.engines.ray.node_commands import NodeAction, NodeAnswer, NodeCommand, SupervisorGoneError
 from experiments.engines.ray.remote_commands import MAX_WAITING, Mailbox, answer_to
 from protocol.errors import ErrorCode
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from actors.kept_disks import KeptDisks
+from experiments.engines.clusters.cluster_state import ClusterOptions, ClusterState, read_state
 from experiments.engines.port import ClusterSpec
 from experiments.engines.ray import running
-from experiments.engines.ray.cluster_state import ClusterOptions, ClusterState, read_state
 from experiments.engines.ray.kept import lock_disks, mark_to_keep, read_kept
 from experiments.engines.ray.session import ControlStoreLostError, RaySession
 from experiments.engines.ray.tap import ClusterRecorder

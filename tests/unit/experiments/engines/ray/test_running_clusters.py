@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from actors.relay import ADMIN_CALLERS, AdminRelay
-from experiments.engines.ray import cluster_state, connection, launch
-from experiments.engines.ray.cluster_state import (
+from experiments.engines.clusters import cluster_state, launch
+from experiments.engines.clusters.cluster_state import (
     ClusterOptions,
     ClusterState,
     Status,
@@ -26,6 +26,7 @@ from experiments.engines.ray.cluster_state import (
     states,
     write_state,
 )
+from experiments.engines.ray import connection
 from experiments.engines.ray.connection import (
     ClusterAddress,
     find_cluster,

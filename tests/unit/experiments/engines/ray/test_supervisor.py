@@ -14,10 +14,10 @@ from actors.nodes import PollReport
 from actors.placement import NoRayNodeError
 from actors.processes import ProcessId
 from actors.storage import DamageKind, DiskLossKind
+from experiments.engines.clusters.cluster_state import ClusterOptions, ClusterState
+from experiments.engines.clusters.node_commands import NodeAction, NodeAnswer, NodeCommand, NodeRow, NodeState
 from experiments.engines.port import ClusterSpec
 from experiments.engines.ray import supervisor
-from experiments.engines.ray.cluster_state import ClusterOptions, ClusterState
-from experiments.engines.ray.node_commands import NodeAction, NodeAnswer, NodeCommand, NodeRow, NodeState
 from experiments.engines.ray.supervisor import RayLostError, Supervisor
 from experiments.engines.ray.tap import ClusterTap
 from protocol.config import ClusterConfig

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from experiments.engines.clusters.cluster_state import ClusterOptions, ClusterState
+from experiments.engines.clusters.node_commands import NodeState
 from experiments.engines.ray.attached import ActionRefusedError
-from experiments.engines.ray.cluster_state import ClusterOptions, ClusterState
-from experiments.engines.ray.node_commands import NodeState
 from experiments.hunt.soak.faults import FAULTS, OWN_RAY_ONLY
 from experiments.hunt.soak.running import RunningSoakCluster, only_soak, require_possible
 from experiments.support.errors import InputError

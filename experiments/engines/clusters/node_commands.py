@@ -25,7 +25,7 @@ from typing import get_args
 from pydantic import BaseModel
 
 from actors.storage import DamageKind
-from experiments.engines.ray.cluster_state import ClusterState, socket_path
+from experiments.engines.clusters.cluster_state import ClusterState, socket_path
 
 ANSWER_WITHIN_S = 120.0
 _READ_WITHIN_S = 5.0

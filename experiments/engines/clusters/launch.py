@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.engines.ray.cluster_state import (
+from experiments.engines.clusters.cluster_state import (
     ClusterOptions,
     ClusterState,
     Status,
