@@ -99,3 +99,9 @@ DEAD_ORIGINAL_IN_ISR = _declare(
     " enabled, dead or alive; a last known leader that it has removed is then asked for its directory, which throws.",
     source="PartitionReassignmentRevert, PartitionChangeBuilder.canElectLastKnownLeader; 4.1.1 to 4.4.0",
 )
+RECOVERED_WITH_NEXT_CHANGE = _declare(
+    "recovered-with-next-change",
+    kafka="A leader that was elected uncleanly counts as recovered at once, and says so with its next change of the"
+    " ISR: the partition stays RECOVERING until then.",
+    source="kafka.cluster.Partition.makeLeader, seen on real clusters; 4.0.0 to 4.4.0",
+)

@@ -113,13 +113,12 @@ def kafka(
     context: typer.Context,
     sizes: Annotated[str, option("BYTES,...", "Sizes of a record.")] = "1024,65536,1048576",
     seconds: Annotated[int, option("N", "How long each run measures.", min=1)] = 4,
-    beside: Annotated[
-        str | None, option("HOST:PORT", "Another cluster for the same client, with a topic bench.")
-    ] = None,
+    beside: Annotated[str | None, option("HOST:PORT", "Another cluster of three brokers, for the same client.")] = None,
+    connections: Annotated[int, option("N", "Idle connections to a broker.", min=1)] = 1_000,
     as_json: Json = False,
 ) -> None:
-    """Kafka's protocol at a listener: the state machine alone, and a producer of librdkafka's with acks=all."""
-    _measure({"kafka": (_sizes(sizes, "--sizes"), seconds, beside)}, as_json or context.obj)
+    """Kafka's protocol at a listener: the state machine alone, a producer with acks=all, idle connections."""
+    _measure({"kafka": (_sizes(sizes, "--sizes"), seconds, beside, connections)}, as_json or context.obj)
 
 
 @app.register("quorum", "isray bench quorum --json")

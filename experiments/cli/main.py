@@ -41,10 +41,16 @@ GROUPS = {
     "cluster": (Section.TOOLS, "registrations:app"),
     "metadata-quorum": (Section.TOOLS, "metadata_quorum:app"),
     "storage": (Section.TOOLS, "disks:app"),
+    "kafka": (Section.EXPERIMENTS, "kafka:app"),
     "bench": (Section.BENCHES, "bench:app"),
 }
 """The section of each group of commands, and where in this package it is."""
 COMMANDS = {
+    "compare": (
+        Section.EXPERIMENTS,
+        "compare:compare",
+        "isray compare reassignment-one-copy --engines sim --kafka 4.1.2,4.4.0",
+    ),
     "play": (Section.EXPERIMENTS, "play:play", "isray play last-replica-standing"),
     "fuzz": (Section.EXPERIMENTS, "hunt:fuzz", "isray fuzz --seeds 1..200 --jobs 2"),
     "replay": (Section.EXPERIMENTS, "hunt:replay", "isray replay out/fuzz/seed-17.yaml --story"),

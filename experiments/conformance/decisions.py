@@ -162,7 +162,7 @@ def replay_file(path: Path, release: KafkaRelease | None = None) -> FileResult:
         if release not in (None, stated):
             raise InputError("--kafka", "", release.value, f"{stated.value}, the release that {path} says")
         release = stated
-    rows = [_parse(path, number, line) for number, line in enumerate(lines, start=1)]
+    rows = [parsed_row(path, number, line) for number, line in enumerate(lines, start=1)]
     if not rows:
         raise InputError(str(path), "", "no rows", "one JSON object per line")
     if release is not None:
@@ -180,11 +180,11 @@ def _replayed(path: Path, rows: Sequence[Row], release: KafkaRelease, is_stated:
     mismatches: list[Mismatch] = []
     departed: list[DepartedRow] = []
     for number, row in enumerate(rows, start=1):
-        unlike = _row_differences(row, release)
+        unlike = row_differences(row, release)
         if not unlike:
             continue
         explain = quorum_explanation if isinstance(row, QuorumRow) else explanation
-        departures = explain(partial(_row_differences, row, release))
+        departures = explain(partial(row_differences, row, release))
         if departures:
             departed.append(DepartedRow(number, unlike, departures))
         else:
@@ -193,9 +193,10 @@ def _replayed(path: Path, rows: Sequence[Row], release: KafkaRelease, is_stated:
     return FileResult(str(path), kind, release, is_stated, passed, tuple(mismatches), tuple(departed))
 
 
-def _row_differences(
+def row_differences(
     row: Row, kafka_release: KafkaRelease, kafka_rules: frozenset[str] = frozenset()
 ) -> tuple[Difference, ...]:
+    """The fields in which the core's answers, for this release and these of Kafka's rules, are not as recorded."""
     if isinstance(row, QuorumRow):
         return quorum.differences(row, kafka_rules)
     if isinstance(row, ControllerTraceRow):
@@ -241,8 +242,8 @@ def _lines(path: Path) -> list[bytes]:
     return content.removesuffix(b"\n").split(b"\n")
 
 
-def _parse(path: Path, number: int, line: bytes) -> Row:
-    """A row of any kind; a row of no kind is validated as a partition change."""
+def parsed_row(path: Path, number: int, line: bytes) -> Row:
+    """A row of any kind; a row of no kind is validated as a partition change. InputError for any other line."""
     try:
         if _QUORUM.match(line):
             return validated_json(QuorumRow, line, str(path))

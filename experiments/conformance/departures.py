@@ -121,6 +121,10 @@ DEPARTURES: tuple[Departure, ...] = (
         story="No broker leads, and the controllers fail over one after the other at each registration of the replica.",
         lost=None,
     ),
+    Departure(
+        rule=KAFKA_RULES["recovered-with-next-change"],
+        reason="isray's leader says so at once (C5, C8): else no controller knows whether the routine is over.",
+    ),
 )
 
 QUORUM_DEPARTURES: tuple[Departure, ...] = tuple(
@@ -159,15 +163,17 @@ MOST_AT_ONCE = 3
 """How many rules may be needed together for one step of a sequence."""
 
 
-def explanation(differences: Callable[[frozenset[str]], Sequence[Difference]]) -> tuple[Departure, ...]:
+def explanation(
+    differences: Callable[[frozenset[str]], Sequence[Difference]], most_at_once: int = MOST_AT_ONCE
+) -> tuple[Departure, ...]:
     """The smallest set of departures under which `differences` of a row is empty; empty if there is none.
 
     Each rule of such a set moves the first difference of a sequence of events to a later step, alone or together with
-    at most two others, so sets grow from those that do.
+    others, at most `most_at_once` of them, so sets grow from those that do.
     """
     frontier: dict[tuple[Departure, ...], int] = {(): _first_step(differences(frozenset()))}
     while frontier:
-        for added in range(1, MOST_AT_ONCE + 1):
+        for added in range(1, most_at_once + 1):
             further: dict[tuple[Departure, ...], int] = {}
             for chosen, reached in frontier.items():
                 for more in combinations([it for it in DEPARTURES if it not in chosen], added):

@@ -1,6 +1,8 @@
 """The figures of docs/kafka-releases.md, measured by `make kafka-releases` and kept in `release_figures.json`.
 
-*Recorded*: how many rows of the recorder each release answers otherwise than the one before it, for the same seed.
+*Recorded*: how many rows of the recorder each release answers otherwise than the one before it, for the same seed, and
+to which rules these are attributed (`experiments/compare/releases.py`).
+*Drawn*: for each change the smallest of the drawn scenarios that the simulator runs otherwise.
 *Scenarios*: the shipped scenarios that a changed rule alters, each with the acknowledged records that it loses and the
 steps that hold, by the rule before and by the rule since. *Study*: years of one partition with the same failures under
 each release. Recording needs Maven Central and a JDK; the rest runs on the simulator.
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -17,8 +20,8 @@ from typing import Any
 
 import experiments.scenarios
 from experiments.check.engine import CheckedEngine
-from experiments.conformance.recorder.jars import fetched_jars
-from experiments.conformance.recorder.record import KINDS, jdk, recorded
+from experiments.compare.releases import STUDY, compared_rows, drawn_changes
+from experiments.conformance.recorder.record import KINDS, recorded
 from experiments.scenarios.loader import load_scenario
 from experiments.scenarios.model import Scenario
 from experiments.scenarios.runner import Runner
@@ -27,6 +30,8 @@ from experiments.studies.trace.metrics import BY_NAME, measure
 from experiments.studies.trials.batch import trial_seed
 from experiments.studies.trials.estimators import run_cell_trial
 from experiments.support.atomic import write_text
+from experiments.support.releases.installed import recorder_jars
+from experiments.support.releases.jdk import jdk
 from protocol.features import RELEASED
 from protocol.kafka_release import NEWEST, RELEASE_CHANGES, KafkaRelease, kafka_release
 
@@ -35,16 +40,8 @@ RECORDED = ("4.0.0", "4.0.2", "4.1.0", "4.1.1", "4.1.2", "4.2.0", "4.2.1", "4.2.
 """The releases that are recorded, oldest first."""
 ROWS = {"decisions": 2000, "partition": 300, "reassignments": 300, "cluster": 200}
 SEED = 20261201
-STUDY: dict[str, object] = {
-    "generation": "kip-966-elr",
-    "estimator": "plain",
-    "brokers": 4,
-    "replication_factor": 2,
-    "broker_mttf": "60d",
-    "broker_mttr": "3d",
-    "reassignments": {"per_year": 52},
-    "disk_loss_probability": 0.5,
-}
+SEARCHED = 60
+"""Seeds whose drawn scenarios are searched."""
 TRIALS = 50
 SHARES = ("offline_fraction", "reject_fraction")
 """The shares of time that the page has."""
@@ -52,21 +49,34 @@ SHARES = ("offline_fraction", "reject_fraction")
 
 def figures() -> dict[str, Any]:
     """All figures, as `release_figures.json` has them."""
-    return {"recorded": list(_recorded()), "scenarios": list(_scenarios()), "study": list(_study())}
+    return {
+        "recorded": list(_recorded()),
+        "scenarios": list(_scenarios()),
+        "drawn": list(_drawn()),
+        "study": list(_study()),
+    }
 
 
 def _recorded() -> Iterator[dict[str, object]]:
-    tools = jdk(os.environ)
+    tools = jdk(os.environ, "javac")
     before: dict[str, list[bytes]] = {}
+    last = RECORDED[0]
     for release in RECORDED:
-        jars = fetched_jars(release)
+        jars = recorder_jars(release)
         rows = {kind: recorded(release, kind, SEED, ROWS[kind], jars, tools).splitlines()[1:] for kind in KINDS}
-        differ = {
-            kind: sum(old != new for old, new in zip(before.get(kind, lines), lines, strict=True))
-            for kind, lines in rows.items()
-        }
-        yield {"release": release, **differ}
-        before = rows
+        found = [compared_rows(kind, (last, before.get(kind, new)), (release, new)) for kind, new in rows.items()]
+        rules = sum((Counter(it.rules) for it in found), Counter[str]())
+        differ = {it.kind: it.differing for it in found}
+        unexplained = sum(len(it.unexplained) for it in found)
+        yield {"release": release, **differ, "rules": dict(sorted(rules.items())), "unexplained": unexplained}
+        before, last = rows, release
+
+
+def _drawn() -> Iterator[dict[str, object]]:
+    for name, seed, scenario, comparison in drawn_changes(RECORDED[0], RECORDED[-1], range(SEARCHED)):
+        assert comparison.first is not None
+        steps, placed = [step.text for step in scenario.steps], [topic.assignments for topic in scenario.topics]
+        yield {"change": name, "seed": seed, "topics": placed, "steps": steps, "first": comparison.first.field}
 
 
 def _scenarios() -> Iterator[dict[str, object]]:

@@ -24,6 +24,7 @@ from protocol.config import UNCLEAN_LEADER_HOOK, ConfigError
 from protocol.errors import ProtocolInvariantError
 from protocol.events.broker import DataLossHandled, DataLossRoutineBegan
 from protocol.ids import Epoch, Offset, TimeMs, TopicIdPartition, TopicPartition
+from protocol.kafka_rules import RECOVERED_WITH_NEXT_CHANGE
 from protocol.metadata.partition import LeaderRecoveryState
 
 RECOVERY_PREFIX = "data-loss/"
@@ -94,5 +95,9 @@ class LeaderRecovery:
 
     def propose(self, replica: Replica, leadership: Leadership) -> None:
         """Proposes RECOVERED to the controller once the routine is over, unless a proposal is in flight."""
-        if leadership.recovery_state is LeaderRecoveryState.RECOVERING and leadership.data_loss_handled:
+        if leadership.recovery_state is not LeaderRecoveryState.RECOVERING or not leadership.data_loss_handled:
+            return
+        if RECOVERED_WITH_NEXT_CHANGE in self._context.config.kafka_rules:
+            leadership.recovery_state = LeaderRecoveryState.RECOVERED
+        else:
             self._isr.propose(replica, leadership.isr)

@@ -35,7 +35,7 @@ STACKS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"scenarios"}),
         frozenset({"play", "virtual"}),
         frozenset({"hunt", "studies", "conformance", "numbers"}),
-        frozenset({"bench"}),
+        frozenset({"bench", "compare"}),
         frozenset({"cli"}),
         frozenset({"reference"}),
     ),

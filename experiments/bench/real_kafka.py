@@ -1,0 +1,178 @@
+"""`isray bench kafka --release R`: a real Kafka beside the simulator; docs/benchmarks.md has the columns.
+
+*Fault trials*: a new cluster of three brokers and a controller; one record with acks=all; the leader is killed; another
+broker leads and has a record written to it; the killed one is back in the ISR with both records. The same scenario runs
+in the simulator, one trial after the other in this process with all invariants checked, and on the real Kafka, whose
+trial begins with formatted disks and ends when its processes have.
+
+*Failover*: one broker leads all partitions and is killed. Times count from the kill, in the controllers' metadata log
+as this process reads it: until the broker is fenced, and until no partition has it as leader.
+
+*Start-up*: from the first process until all brokers are unfenced. *Memory*: the resident bytes of all processes then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from functools import partial
+
+from experiments.bench.failover import assignments
+from experiments.bench.process_usage import usage_of
+from experiments.bench.report import BenchReport
+from experiments.check.engine import CheckedEngine
+from experiments.engines.admin_requests import create_topic
+from experiments.engines.port import ClusterSpec, Engine, Loss
+from experiments.scenarios.loader import scenario_from
+from experiments.scenarios.model import ClusterModel, Scenario
+from experiments.scenarios.runner import Runner
+from protocol.config import MIN_INSYNC_REPLICAS
+from protocol.errors import ErrorCode
+from protocol.messages.commands import AdminCommand, AdminOutcome
+from protocol.metadata.partition import PartitionState
+
+SIZES = (1_000, 10_000)
+TRIALS = 3
+SIM_SECONDS = 10
+TOPIC_PARTITIONS = 1_000
+"""Of one topic: a request to the controller has at most 10,000 records."""
+WITHIN_MS = 300_000
+CLUSTER = {"brokers": 3, "controllers": 1, "generation": "kip-966-elr"}
+_TOPIC = {"name": "t", "assignments": [[0, 1, 2]], "config": {"min.insync.replicas": 2}}
+TRIAL: dict[str, object] = {
+    "name": "fault-trial",
+    "cluster": CLUSTER,
+    "topics": [_TOPIC],
+    "steps": [
+        {"produce": {"topic": "t", "records": 1}},
+        {"crash": {"broker": 0}},
+        {"await": {"topic": "t", "leader": 1, "isr": [1, 2], "within": "60s"}},
+        {"produce": {"topic": "t", "records": 1}},
+        {"start": {"broker": 0}},
+        {"await": {"topic": "t", "isr": [0, 1, 2], "log_end_offset": {0: 2, 1: 2, 2: 2}, "within": "60s"}},
+        {"expect": {"topic": "t", "lost_acked": 0}},
+    ],
+}
+Makes = Callable[[ClusterSpec], Engine]
+
+
+@dataclass(frozen=True, slots=True)
+class Failover:
+    """A failover of a real Kafka in milliseconds after the kill."""
+
+    partitions: int
+    created_ms: int
+    fenced_ms: int
+    moved_ms: int
+
+
+def trials_per_minute(makes: Makes, trials: int, seconds: float) -> tuple[int, float]:
+    """How many fault trials ran, and how many would in a minute: at least one, at most `trials`, and none begins after
+    `seconds`.
+    """
+    scenario = scenario_from(TRIAL, "the fault trial")
+    began, done = time.perf_counter(), 0
+    while done < trials and (done == 0 or time.perf_counter() - began < seconds):
+        _run_trial(scenario, makes, done)
+        done += 1
+    return done, 60 * done / (time.perf_counter() - began)
+
+
+def _run_trial(scenario: Scenario, makes: Makes, seed: int) -> None:
+    with closing(makes(scenario.cluster.spec(seed))) as engine:
+        result = Runner(scenario, engine).run()
+    if not result.passed:
+        raise AssertionError(f"a fault trial failed on {engine.name}: {result.steps[-1].detail}")
+
+
+def started(engine: Engine) -> int:
+    """Starts all nodes of a new cluster; returns the milliseconds until all brokers are unfenced."""
+    began_ms = engine.now_ms()
+    for node in engine.spec.node_ids:
+        if not engine.is_running(node):
+            engine.start(node)
+    brokers = frozenset(engine.spec.broker_ids)
+    _await(engine, lambda: engine.unfenced() == brokers, "all brokers are unfenced")
+    return engine.now_ms() - began_ms
+
+
+def failover(engine: Engine, partitions: int) -> Failover:
+    """Creates the partitions on a cluster that has started, all of which broker 0 leads, and kills it."""
+    began_ms, victim, survivors = engine.now_ms(), 0, engine.spec.broker_ids[1:]
+    placed = assignments(partitions, victim, survivors)
+    for number, begin in enumerate(range(0, partitions, TOPIC_PARTITIONS), start=1):
+        request = create_topic(f"t{number}", placed[begin : begin + TOPIC_PARTITIONS], {MIN_INSYNC_REPLICAS: 2})
+        engine.submit(AdminCommand(command_id=number, request=request))
+        _await(engine, partial(_is_created, engine, number), f"topic {number} is created")
+
+    def states() -> Collection[PartitionState]:
+        view = engine.view()
+        return () if view is None else view.partitions.values()
+
+    def lead(broker: int) -> bool:
+        return len(found := states()) == partitions and all(it.leader == broker and len(it.isr) == 3 for it in found)
+
+    _await(engine, lambda: lead(victim), f"broker {victim} leads all partitions")
+    created_ms, killed_ms = engine.now_ms() - began_ms, engine.now_ms()
+    engine.crash(victim, Loss())
+    _await(engine, lambda: victim not in engine.unfenced(), f"broker {victim} is fenced")
+    fenced_ms = engine.now_ms() - killed_ms
+    _await(engine, lambda: all(it.leader != victim for it in states()), "all partitions have another leader")
+    return Failover(partitions, created_ms, fenced_ms, engine.now_ms() - killed_ms)
+
+
+def _is_created(engine: Engine, number: int) -> bool:
+    outcome = engine.outcome(number)
+    if isinstance(outcome, AdminOutcome) and outcome.error is not ErrorCode.NONE:
+        raise AssertionError(f"topic {number}: {outcome.error.name}: {outcome.message}")
+    return outcome is not None
+
+
+def _await(engine: Engine, condition: Callable[[], bool], what: str) -> None:
+    if not engine.run_until(condition, WITHIN_MS):
+        raise AssertionError(f"not within {WITHIN_MS // 1000} s: {what}")
+
+
+def run(makes: Makes, pids: Callable[[Engine], Sequence[int]], sizes: Sequence[int], trials: int) -> BenchReport:
+    """Measures all of it; `makes` starts a real Kafka, `pids` are its processes."""
+    spec = ClusterModel.model_validate(CLUSTER).spec()
+    simulated, sim_rate = trials_per_minute(CheckedEngine, 10**6, SIM_SECONDS)
+    done, rate = trials_per_minute(makes, trials, float("inf"))
+    again, sim_again = trials_per_minute(CheckedEngine, 10**6, SIM_SECONDS)
+    starts, failovers, memory = [], [], []
+    for size in sizes:
+        with closing(makes(spec)) as engine:
+            starts.append(started(engine))
+            memory.append(_resident(pids(engine)))
+            failovers.append(failover(engine, size))
+            memory.append(_resident(pids(engine)))
+    sim_rate = (sim_rate + sim_again) / 2
+    document = {
+        "fault_trials": {"sim": simulated + again, "kafka": done},
+        "fault_trials_per_minute": {"sim": round(sim_rate, 1), "kafka": round(rate, 3)},
+        "ratio": round(sim_rate / rate),
+        "start_up_ms": starts,
+        "resident_bytes": memory,
+        "failovers": [asdict(it) for it in failovers],
+    }
+    return BenchReport(
+        title="A real Kafka beside the simulator",
+        document=document,
+        columns=("partitions", "created in", "fenced after", "all moved after"),
+        rows=[
+            [f"{it.partitions:,}", *(f"{time_ms:,} ms" for time_ms in (it.created_ms, it.fenced_ms, it.moved_ms))]
+            for it in failovers
+        ],
+        notes=[
+            f"fault trials per minute: {sim_rate:,.0f} in one process of the simulator, {rate:.2f} on a real Kafka;"
+            f" {sim_rate / rate:,.0f} times as many",
+            f"start-up of three brokers and a controller: {', '.join(f'{it:,} ms' for it in starts)}",
+            f"resident memory after start-up and after a failover: {', '.join(f'{it >> 20:,} MiB' for it in memory)}",
+        ],
+    )
+
+
+def _resident(pids: Sequence[int]) -> int:
+    return sum(usage[1] for pid in pids if (usage := usage_of(pid)) is not None)

@@ -1,0 +1,173 @@
+"""`isray kafka diff`: what changed between two releases of Kafka, as rules.
+
+Exit code 1 where a recorded answer, or a real Kafka's course, differs and nothing declared explains it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from experiments.cli.compare import ready
+from experiments.cli.output import Json, fail, fail_if, flag, option, print_result
+from experiments.support.errors import InputError
+from protocol.kafka_release import RELEASE_CHANGES
+from protocol.kafka_rules import KAFKA_RULES
+
+if TYPE_CHECKING:
+    from experiments.compare.comparison import Comparison
+    from experiments.compare.releases import Answer, Rows
+
+SEED = 20261201
+Release = Annotated[str, typer.Argument(help="An exact release, such as 4.3.1.")]
+
+
+def diff(
+    old: Release,
+    new: Release,
+    rows: Annotated[int, option("M", "Rows of each kind that the recorder asks both.", min=1)] = 200,
+    seed: Annotated[int, option("N", "The seed of the rows, and of the first drawn scenario.", min=0)] = SEED,
+    draw: Annotated[int, option("N", "Scenarios to draw in search of the smallest one of each change.", min=0)] = 200,
+    trials: Annotated[int, option("N", "Years of a partition in the study.", min=2)] = 50,
+    real: Annotated[bool, flag("--real", "Also run the smallest scenarios on a real Kafka of both releases.")] = False,
+    out: Annotated[Path, option("DIR", "Where the smallest scenarios are saved.")] = Path("out/kafka-diff"),
+    as_json: Json = False,
+) -> None:
+    """Record both releases' controllers, run drawn scenarios and a study under both, and print which rules changed,
+    with the smallest scenario of each. Needs a JDK 17 and Maven Central."""
+    from experiments.compare.comparison import compared
+    from experiments.compare.releases import drawn_changes, study_answers
+    from experiments.compare.smallest import save
+    from experiments.compare.worlds import KAFKA, World
+
+    found = recorded_rows(old, new, seed, rows)
+    shown: list[dict[str, object]] = []
+    comparisons: list[Comparison] = []
+    worlds = [World(KAFKA, release) for release in (old, new)]
+    for name, number, scenario, comparison in drawn_changes(old, new, range(seed, seed + draw)):
+        path = out / f"{name}.yaml"
+        save(scenario, path)
+        first = comparison.first
+        assert first is not None
+        steps = [step.text for step in scenario.steps]
+        shown.append({"rule": name, "seed": number, "scenario": str(path), "steps": steps, "first": first.field})
+        if real:
+            with ready(worlds):
+                comparisons.append(compared(scenario, worlds))
+    answers = study_answers(old, new, trials)
+    unexplained = sum(len(it.unexplained) for it in found) + sum(len(it.unexplained) for it in comparisons)
+    document = _document(found, shown, comparisons, answers, unexplained)
+    print_result(as_json, document, _print, f"Kafka {old} and {new}", found, shown, comparisons, answers, unexplained)
+    fail_if(unexplained)
+
+
+def recorded_rows(old: str, new: str, seed: int, rows: int) -> list[Rows]:
+    """The recorded rows of two exact releases, `old` before `new`, by kind. InputError for other releases, and without
+    a JDK or Maven Central; ends the command where the recorder fails.
+    """
+    from experiments.compare.releases import compared_rows
+    from experiments.conformance.recorder.record import KINDS, RecorderError, recorded
+    from experiments.support.releases.installed import exact_release, recorder_jars
+    from experiments.support.releases.jdk import jdk
+
+    for release, argument in ((old, "OLD"), (new, "NEW")):
+        exact_release(release, argument)
+    if _numbers(old) >= _numbers(new):
+        raise InputError("NEW", "", new, f"a release after {old}")
+    tools = jdk(os.environ, "javac")
+    jars = {release: recorder_jars(release) for release in (old, new)}
+    found = []
+    for kind in KINDS:
+        try:
+            lines = [recorded(it, kind, seed, rows, jars[it], tools).splitlines()[1:] for it in (old, new)]
+        except RecorderError as error:
+            fail(f"isray: the recorder failed: {error}")
+        found.append(compared_rows(kind, (old, lines[0]), (new, lines[1])))
+    return found
+
+
+def _numbers(release: str) -> list[int]:
+    return [int(part) for part in release.split(".")]
+
+
+def _rule_counts(found: list[Rows]) -> dict[str, dict[str, int]]:
+    """By rule, the rows of each kind that are attributed to it."""
+    counts: dict[str, dict[str, int]] = {}
+    for kind in found:
+        for name, count in kind.rules.items():
+            counts.setdefault(name, {})[kind.kind] = count
+    return counts
+
+
+def _document(
+    found: list[Rows],
+    shown: list[dict[str, object]],
+    comparisons: list[Comparison],
+    answers: list[Answer],
+    unexplained: int,
+) -> dict[str, object]:
+    from experiments.compare.report import document
+
+    rows = [
+        {"kind": it.kind, "rows": it.rows, "differing": it.differing, "unexplained": it.unexplained} for it in found
+    ]
+    study = [{name: getattr(it, name) for name in ("metric", "old", "new", "low", "high", "words")} for it in answers]
+    return {
+        "rows": rows,
+        "rules": _rule_counts(found),
+        "scenarios": shown,
+        "real": [document(it) for it in comparisons],
+        "study": study,
+        "unexplained": unexplained,
+    }
+
+
+def _print(
+    title: str,
+    found: list[Rows],
+    shown: list[dict[str, object]],
+    comparisons: list[Comparison],
+    answers: list[Answer],
+    unexplained: int,
+) -> None:
+    from experiments.compare.report import conclusions
+
+    typer.echo(title)
+    counts, scenarios = _rule_counts(found), {it["rule"]: it for it in shown}
+    for name in dict.fromkeys((*counts, *map(str, scenarios))):
+        typer.echo(f"rule {name}: {_in_words(name)}")
+        rows = ", ".join(f"{count} of {kind}" for kind, count in counts.get(name, {}).items())
+        typer.echo(f"  recorded rows: {rows or 'none'}")
+        if name in scenarios:
+            _print_scenario(scenarios[name])
+    if not counts and not scenarios:
+        typer.echo("no rule changed, as far as these rows and scenarios go")
+    for it in found:
+        typer.echo(f"{it.kind}: {it.differing} of {it.rows} rows differ, unexplained: {len(it.unexplained)}")
+    for comparison in comparisons:
+        typer.echo(f"on a real Kafka: {'; '.join(conclusions(comparison))}")
+    for answer in answers:
+        limits = f"difference {answer.low:.4g} to {answer.high:.4g}"
+        typer.echo(f"study, {answer.metric}: {answer.old:.4g}, then {answer.new:.4g} ({limits}): {answer.words}")
+    typer.echo(f"{unexplained} unexplained")
+
+
+def _print_scenario(found: Mapping[str, object]) -> None:
+    typer.echo(f"  smallest scenario: {found['scenario']} (seed {found['seed']}), first difference in {found['first']}")
+    steps = found["steps"]
+    assert isinstance(steps, list)
+    for step in steps:
+        typer.echo(f"    {step}")
+
+
+def _in_words(name: str) -> str:
+    """What a rule says, and since when or in which releases."""
+    for change in RELEASE_CHANGES:
+        if change.name == name:
+            return f"since {change.first}: {change.since} Before: {change.before} ({change.source})"
+    rule = KAFKA_RULES[name]
+    return f"{rule.kafka} ({rule.source})"

@@ -1,0 +1,1 @@
+"""One scenario in several worlds, state by state: engines, and releases of Kafka."""

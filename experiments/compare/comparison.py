@@ -1,0 +1,145 @@
+"""Where the courses of a scenario differ, and which declared departures and changes of releases explain it.
+
+The simulator is the reference of every release. Another world of the same release may differ from it by departures
+only (`experiments/conformance/departures.py`): the smallest set under which the simulator, with these of Kafka's rules
+in the place of isray's, has the same course, state by state. Between two releases courses may differ by what changed
+(`protocol/kafka_release.py`), since each world is held against the simulator of its own release: a change is named
+where the simulator's course differs between the last release before it and the first since. Whatever no such set
+explains is unexplained: a defect of isray, or a finding about Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+
+from experiments.compare.course import Course, Stage, relaxed
+from experiments.compare.worlds import SIM, World, course_in
+from experiments.conformance.departures import Departure, explanation
+from experiments.conformance.shapes import Difference
+from experiments.scenarios.model import Scenario
+from protocol.kafka_release import RELEASE_CHANGES, KafkaRelease, ReleaseChange, kafka_release
+
+MOST_AT_ONCE = 2
+"""How many of Kafka's rules may be needed together for one step: each set that is tried is a run."""
+Runs = Callable[[Scenario, World, Course | None, Sequence[str]], Course]
+
+
+@dataclass(frozen=True, slots=True)
+class Departed:
+    """A world that is not as the simulator of its release: all differences, and the departures that explain them; none
+    where nothing does.
+    """
+
+    world: World
+    differences: tuple[Difference, ...]
+    departures: tuple[Departure, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """The simulator under a release, whose course differs from that under the first one, with the changes that the
+    differences come from.
+    """
+
+    world: World
+    differences: tuple[Difference, ...]
+    changes: tuple[ReleaseChange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The courses of a scenario by world, the simulator's first. `departed` are the worlds that differ from the
+    simulator of their release, `changed` the releases under which the simulator differs from the first one.
+    """
+
+    scenario: Scenario
+    worlds: tuple[World, ...]
+    courses: Mapping[World, Course]
+    departed: tuple[Departed, ...]
+    changed: tuple[Changed, ...]
+
+    @property
+    def unexplained(self) -> tuple[Departed, ...]:
+        return tuple(it for it in self.departed if not it.departures)
+
+    @property
+    def first(self) -> Difference | None:
+        """The first difference of any world from the first one."""
+        reference = self.courses[self.worlds[0]]
+        found = (differences(reference, self.courses[world]) for world in self.worlds[1:])
+        return min((it[0] for it in found if it), key=place_of, default=None)
+
+
+def compared(scenario: Scenario, worlds: Sequence[World], run: Runs = course_in) -> Comparison:
+    """Runs a scenario in all worlds, and explains where they differ. The simulator runs for every release, named or
+    not.
+    """
+    releases = tuple(dict.fromkeys(world.release for world in worlds))
+    reference = {release: run(scenario, World(SIM, release), None, ()) for release in releases}
+    everything = tuple(dict.fromkeys((*(World(SIM, release) for release in releases), *worlds)))
+    courses = {
+        world: reference[world.release] if world.engine == SIM else run(scenario, world, reference[world.release], ())
+        for world in everything
+    }
+    departed = []
+    for world in everything:
+        if found := differences(reference[world.release], courses[world]):
+            departed.append(Departed(world, tuple(found), _departures(scenario, world, courses[world], run)))
+    changed = []
+    for release in releases[1:]:
+        if found := differences(reference[releases[0]], reference[release]):
+            changes = tuple(_changes(scenario, releases[0], release, run))
+            changed.append(Changed(World(SIM, release), tuple(found), changes))
+    return Comparison(scenario, everything, courses, tuple(departed), tuple(changed))
+
+
+def _departures(scenario: Scenario, world: World, course: Course, run: Runs) -> tuple[Departure, ...]:
+    """The smallest set of departures under which the simulator has this course; empty if there is none."""
+
+    @cache
+    def left(rules: frozenset[str]) -> tuple[Difference, ...]:
+        return tuple(differences(run(scenario, World(SIM, world.release), None, sorted(rules)), course))
+
+    return explanation(left, MOST_AT_ONCE)
+
+
+def _changes(scenario: Scenario, first: str, second: str, run: Runs) -> Iterator[ReleaseChange]:
+    """The changes between two releases that the simulator's course shows, oldest first."""
+    order = list(KafkaRelease)
+    begin, end = sorted(order.index(kafka_release(name)) for name in (first, second))
+    for old, new in pairwise(order[begin : end + 1]):
+        made = [it for it in RELEASE_CHANGES if new.has(it) and not old.has(it)]
+        courses = [run(scenario, World(SIM, release.value), None, ()) for release in (old, new)] if made else []
+        if courses and differences(*courses):
+            yield from made
+
+
+def differences(reference: Course, other: Course) -> list[Difference]:
+    """All fields in which two courses differ, stage by stage; of a partition's epoch in wall time as in `relaxed`."""
+    exact = reference.is_virtual and other.is_virtual
+    found: list[Difference] = []
+    for expected, stage in zip(reference.stages, other.stages, strict=True):
+        found += _of_stage(expected, stage, exact)
+    return found
+
+
+def _of_stage(expected: Stage, found: Stage, exact: bool) -> Iterator[Difference]:
+    place = f"steps[{expected.index}]"
+    if expected.verdict != found.verdict:
+        yield Difference(f"{place}.verdict", expected.verdict, found.verdict)
+    if expected.state is None or found.state is None:
+        return
+    one, other = (stage if exact else relaxed(stage) for stage in (expected.state, found.state))
+    for subject in dict.fromkeys((*one, *other)):
+        fields, others = one.get(subject, {}), other.get(subject, {})
+        for name in dict.fromkeys((*fields, *others)):
+            if fields.get(name) != others.get(name):
+                yield Difference(f"{place}.{subject}.{name}", fields.get(name), others.get(name))
+
+
+def place_of(difference: Difference) -> int:
+    """The step of a difference, -1 for the set-up."""
+    return int(difference.field[len("steps[") : difference.field.index("]")])

@@ -1,0 +1,138 @@
+"""Comparisons on the simulator alone, with differences that are planted: rules of Kafka's, releases, a wrong state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from experiments.compare.comparison import compared
+from experiments.compare.course import Course
+from experiments.compare.draw import REQUESTS, drawn
+from experiments.compare.report import conclusions, document, rows
+from experiments.compare.smallest import document_of, save, smallest_of
+from experiments.compare.worlds import KAFKA, RAY, SIM, World, course_in, in_world, require_world
+from experiments.scenarios.loader import load_scenario
+from experiments.scenarios.model import Scenario
+from experiments.support.errors import InputError
+from experiments.support.shipped import SCENARIOS
+
+OLD, NEW = World(SIM, "4.1.2"), World(SIM, "4.4.0")
+OTHER = World(RAY, "4.4.0")
+"""In these tests the simulator with something planted."""
+
+
+def shipped(name: str) -> Scenario:
+    return load_scenario(SCENARIOS / f"{name}.yaml")
+
+
+def with_rule(*rules: str):  # type: ignore[no-untyped-def]
+    """Runs worlds on the simulator, `OTHER` under these of Kafka's rules."""
+
+    def run(scenario: Scenario, world: World, pace: Course | None, more: Sequence[str]) -> Course:
+        planted = rules if world == OTHER else ()
+        return course_in(scenario, World(SIM, world.release), pace, (*planted, *more))
+
+    return run
+
+
+def wrong_leader(scenario: Scenario, world: World, pace: Course | None, rules: Sequence[str]) -> Course:
+    """Runs worlds on the simulator; at the end of `OTHER` broker 9 is said to lead."""
+    course = course_in(scenario, World(SIM, world.release), pace, rules)
+    last = course.stages[-1]
+    if world != OTHER or last.state is None:
+        return course
+    state = {**last.state, "t-0": {**last.state["t-0"], "leader": 9}}
+    return replace(course, stages=(*course.stages[:-1], replace(last, state=state)))
+
+
+def test_a_scenario_that_no_change_meets_is_the_same_in_all_releases() -> None:
+    found = compared(shipped("unclean-election"), [OLD, NEW])
+    assert found.first is None
+    assert [*conclusions(found)] == ["no difference in 2 worlds"]
+    assert {row[-1] for row in rows(found)} == {"="}
+
+
+def test_two_releases_differ_by_the_change_between_them_in_its_smallest_scenario(tmp_path: Path) -> None:
+    """Seed 21 moves t-0 from 0, 3, 2 to 1, 3, 2 while 3 is down. One replica is added and one removed. Up to 4.2 all of
+    1, 3, 2 must be in sync, so that the move waits for 3; since 4.3 broker 1 is enough, and leads as the first replica
+    in sync of the new assignment. Without either step nothing differs.
+    """
+    found = compared(drawn(21), [OLD, NEW])
+    assert [change.name for it in found.changed for change in it.changes] == ["added-replicas-complete"]
+    assert not found.departed
+    small = smallest_of(found)
+    steps = [{"crash": {"broker": 3}}, {"reassign": {"topic": "t", "partition": 0, "replicas": [1, 3, 2]}}]
+    assert document_of(small)["steps"] == steps
+    again = compared(small, [OLD, NEW])
+    assert again.first is not None
+    assert (again.first.field, again.first.expected, again.first.found) == ("steps[1].t-0.leader", 0, 1)
+    save(small, tmp_path / "small.yaml")
+    assert document_of(load_scenario(tmp_path / "small.yaml")) == document_of(small)
+
+
+def test_a_departure_is_named_where_the_simulator_under_it_has_the_same_course() -> None:
+    """Under `min-isr-change-clears-elr` a change of min ISR empties the ELR of the partition without a leader."""
+    rule = "min-isr-change-clears-elr"
+    found = compared(shipped("min-isr-change"), [NEW, OTHER], with_rule(rule))
+    assert [departure.name for it in found.departed for departure in it.departures] == [rule]
+    assert not found.unexplained
+    small = smallest_of(found, with_rule(rule))
+    kinds = [kind for step in document_of(small)["steps"] for kind in step]  # type: ignore[attr-defined]
+    assert "configure" in kinds
+    assert len(kinds) < len(shipped("min-isr-change").steps)
+
+
+def test_a_leader_that_says_with_its_next_change_that_it_has_recovered() -> None:
+    """`recovered-with-next-change`, as a real Kafka 4.4.0 runs `unclean-election`: after step 8 broker 0 leads alone,
+    and the partition stays RECOVERING, so that step 9 does not hold; broker 1 joins the ISR in the change that ends it.
+    """
+    rule = "recovered-with-next-change"
+    found = compared(shipped("unclean-election"), [NEW, OTHER], with_rule(rule))
+    [departed] = found.departed
+    assert [departure.name for departure in departed.departures] == [rule]
+    assert [(it.field, it.expected, it.found) for it in departed.differences] == [
+        ("steps[9].verdict", "holds", "does not hold"),
+        ("steps[9].t-0.leader_recovery_state", "recovered", "recovering"),
+    ]
+
+
+def test_what_no_rule_explains_is_unexplained_and_marked() -> None:
+    found = compared(smallest_of(compared(drawn(21), [OLD, NEW])), [NEW, OTHER], wrong_leader)
+    assert [it.world for it in found.unexplained] == [OTHER]
+    assert document(found)["unexplained"] == ["ray 4.4.0"]
+    *before, last = rows(found)
+    assert last[0] == ">>"
+    assert last[-1] == "t-0: leader 9"
+    assert {row[-1] for row in before} == {"="}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_drawn_scenarios_have_steps_that_can_be_carried_out(seed: int) -> None:
+    scenario = drawn(seed)
+    assert document_of(scenario) == document_of(drawn(seed))
+    verdicts = {stage.verdict for stage in course_in(scenario, NEW).stages}
+    assert not {verdict for verdict in verdicts if "runs already" in verdict or "is not running" in verdict}
+    assert any(step.kind not in REQUESTS for step in scenario.steps)
+
+
+@pytest.mark.parametrize(
+    ("name", "world", "allowed"),
+    [
+        ("power-loss", World(KAFKA, "4.4.0"), "kip-497, kip-966-elr"),
+        ("power-loss", NEW, "kip-497, kip-966-elr"),
+        ("min-isr-change-kafka", OTHER, "--engine sim"),
+    ],
+)
+def test_what_a_world_cannot_run_is_refused(name: str, world: World, allowed: str) -> None:
+    with pytest.raises(InputError, match=f"allowed: {allowed}"):
+        require_world(shipped(name), world)
+
+
+def test_a_real_kafka_runs_a_scenario_without_the_rules_that_it_has_itself() -> None:
+    twin = shipped("min-isr-change-kafka")
+    require_world(twin, World(KAFKA, "4.4.0"))
+    assert in_world(twin, NEW).cluster.kafka_rules == ["min-isr-change-clears-elr"]
+    assert in_world(twin, World(KAFKA, "4.4.0")).cluster.kafka_rules == []

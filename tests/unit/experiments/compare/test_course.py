@@ -1,0 +1,81 @@
+"""States that a course reads, against values by hand."""
+
+from __future__ import annotations
+
+from experiments.compare.course import numbers, relaxed
+from experiments.compare.worlds import SIM, World, course_in
+from experiments.scenarios.loader import scenario_from
+
+RELEASE = "4.4.0"
+
+
+def test_numbers_are_written_as_ranges() -> None:
+    assert numbers([]) == ""
+    assert numbers([4]) == "4"
+    assert numbers([1, 2, 3, 5, 7, 8]) == "1-3,5,7-8"
+
+
+def test_what_is_left_out_of_a_state_in_wall_time() -> None:
+    partition = {"leader_epoch": 2, "partition_epoch": 3, "high_watermark": 5}
+    state: dict[str, dict[str, object]] = {"t-0": partition, "brokers": {"0": "fenced"}}
+    left = {"leader_epoch": 2, "partition_epoch": True, "high_watermark": None}
+    assert relaxed(state) == {"t-0": left, "brokers": {"0": "fenced"}}
+
+
+def test_the_course_of_a_failover_by_hand() -> None:
+    """Broker 0 leads and has records of commands 2 and 3 (1 created the topic). Its crash is one change: leader epoch
+    and partition epoch rise by one, the ISR loses it. With min ISR 1 it is in no ELR. The next record has command 4;
+    broker 0 copies it when it is back and joins the ISR, by one change without a new leader.
+    """
+    scenario = scenario_from(
+        {
+            "name": "failover",
+            "cluster": {"brokers": 2, "generation": "kip-966-elr"},
+            "topics": [{"name": "t", "assignments": [[0, 1]]}],
+            "steps": [
+                {"produce": {"topic": "t", "records": 2}},
+                {"crash": {"broker": 0}},
+                {"await": {"topic": "t", "leader": 1}},
+                {"produce": {"topic": "t", "records": 1}},
+                {"start": {"broker": 0}},
+                {"expect": {"topic": "t", "leader": 0}},
+            ],
+        },
+        "test",
+    )
+    course = course_in(scenario, World(SIM, RELEASE))
+    assert [stage.verdict for stage in course.stages] == ["ok", "ok", "ok", "holds", "ok", "ok", "does not hold"]
+    assert [stage.index for stage in course.stages if stage.state is None] == [1, 4]
+    states = {stage.index: stage.state for stage in course.stages if stage.state is not None}
+    names = ("leader", "isr", "elr", "leader_epoch", "partition_epoch", "logs", "high_watermark")
+    assert {index: tuple(state["t-0"][name] for name in names) for index, state in states.items()} == {
+        -1: (0, [0, 1], [], 0, 0, {0: "", 1: ""}, 0),
+        0: (0, [0, 1], [], 0, 0, {0: "2-3", 1: "2-3"}, 2),
+        2: (1, [1], [], 1, 1, {1: "2-3"}, 2),
+        3: (1, [1], [], 0, 0, {1: "2-4"}, 3),
+        5: (1, [0, 1], [], 0, 1, {0: "2-4", 1: "2-4"}, 3),
+    }
+    assert [states[index]["brokers"]["0"] for index in states] == [
+        "unfenced",
+        "unfenced",
+        "fenced",
+        "fenced",
+        "unfenced",
+    ]
+
+
+def test_a_paced_world_has_the_same_course_sooner() -> None:
+    """The simulator paced by its own course reads the same states, each as soon as it is there."""
+    scenario = scenario_from(
+        {
+            "name": "paced",
+            "cluster": {"brokers": 2, "generation": "kip-966-elr"},
+            "topics": [{"name": "t", "assignments": [[0, 1]]}],
+            "steps": [{"crash": {"broker": 0}}, {"produce": {"topic": "t", "records": 1}}, {"start": {"broker": 0}}],
+        },
+        "test",
+    )
+    pace = course_in(scenario, World(SIM, RELEASE))
+    paced = course_in(scenario, World(SIM, RELEASE), pace)
+    assert not paced.is_virtual
+    assert paced.stages == pace.stages
