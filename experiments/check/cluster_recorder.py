@@ -35,8 +35,12 @@ class RunningRecording:
         self._header = Header.of(name, "ray", spec, began_unix_ms=began_unix_ms, others_write=True)
         try:
             self._writer = RecordingWriter(folder)
-            self._writer.metadata(())
-            self._writer.mark(self._header, 0)
+            try:
+                self._writer.metadata(())
+                self._writer.mark(self._header, 0)
+            except OSError:
+                self._writer.remove()
+                raise
         except OSError as error:
             found = f"{folder}, {error.strerror}"
             raise InputError("--trace", "", found, "a folder that is empty or can be created, with room") from error

@@ -264,6 +264,12 @@ class RecordingWriter:
         """Ends writing; without `finish` the recording is incomplete."""
         self._resources.close()
 
+    def remove(self) -> None:
+        """Ends writing, and removes the files of the recording, not its folder."""
+        self.close()
+        for name in _STREAMS:
+            (self.folder / name).unlink(missing_ok=True)
+
     def metadata(self, records: Iterable[MetadataRecord]) -> None:
         """Appends records of the metadata log, in their order."""
         with (self.folder / METADATA).open("a", encoding="utf-8") as file:

@@ -67,6 +67,12 @@ COMMANDS = {
         "conformance:record",
         "isray conformance record --kafka 4.4.0 --seed 1 --rows 1000 --out out/decisions.jsonl.gz",
     ),
+    "clients": (Section.EXPERIMENTS, "clients:clients", "isray clients --seeds 0..99"),
+    "clients replay": (
+        Section.EXPERIMENTS,
+        "clients:replay",
+        "isray clients replay 17 --html out/run.html",
+    ),
     "what-if": (
         Section.STUDIES,
         "what_if:what_if",

@@ -133,9 +133,12 @@ def kafka_engine(
     from experiments.engines.kafka.life_cycle import SHIPPED
     from experiments.engines.kafka.processes import Program
     from experiments.scenarios.explored import with_cluster
+    from experiments.scenarios.on_kafka import require_shown
     from protocol.kafka_release import kafka_release
 
     program = Program.of(release, os.environ, SHIPPED if life_cycle is None else life_cycle)
+    if program.life_cycle.state == "protocol":
+        require_shown(scenario)
     if program.installed is not None:
         scenario = with_cluster(scenario, kafka_release=kafka_release(program.installed.release).value)
     return KafkaEngine(scenario.cluster.spec(seed), program), scenario
