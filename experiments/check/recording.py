@@ -39,7 +39,7 @@ from typing import Annotated, Generic, Literal, TypeVar, get_args
 from pydantic import Field, TypeAdapter
 
 from experiments.check.history import FinalPartition, Operation, RecordRange
-from experiments.engines.port import ClusterSpec, Engine, TraceEvent
+from experiments.engines.port import ClusterSpec, Engine, EngineName, TraceEvent
 from experiments.support.atomic import write_text
 from experiments.support.build import is_compiled
 from experiments.support.errors import InputError
@@ -89,7 +89,7 @@ class Header(StrictModel):
     format: Literal["isray-recording"] = "isray-recording"
     version: Literal[1] = 1
     what: str
-    engine: Literal["sim", "ray"]
+    engine: EngineName
     seed: int
     generation: str
     kafka_release: ReleaseName = NEWEST.value
@@ -104,7 +104,7 @@ class Header(StrictModel):
     def of(
         cls,
         what: str,
-        engine: str,
+        engine: EngineName,
         spec: ClusterSpec,
         *,
         nothing_may_be_lost: bool = False,
@@ -114,7 +114,7 @@ class Header(StrictModel):
         """The header of a run of a cluster."""
         return Header(
             what=what,
-            engine="ray" if engine == "ray" else "sim",
+            engine=engine,
             seed=spec.seed,
             generation=spec.config.generation.value,
             kafka_release=spec.config.kafka_release.value,

@@ -20,9 +20,10 @@ from experiments.cli.parse import release_named
 from experiments.conformance.decisions import DepartedRow, FileResult, replay_file
 from experiments.conformance.departures import ALL_DEPARTURES, Departure, departure_named
 from experiments.conformance.recorder import record as recorder
-from experiments.conformance.recorder.jars import exact_release, fetched_jars, jars_in
 from experiments.conformance.shapes import Difference
 from experiments.support.errors import InputError
+from experiments.support.releases.installed import exact_release, jars_in, recorder_jars
+from experiments.support.releases.jdk import jdk
 
 SHOWN_ROWS = 5
 Events = Enum("Events", {kind: kind for kind in (*recorder.KINDS, *recorder.RAFT_SINCE) if kind != "decisions"})  # type: ignore[misc]
@@ -85,8 +86,8 @@ def record(
         raise InputError("--events", "", events.value, "only with --traces")
     kind = "decisions" if not traces else "partition" if events is None else events.value
     recorder.require_recordable(kafka, kind)
-    tools = recorder.jdk(os.environ)
-    paths = fetched_jars(kafka) if jars is None else jars_in(jars, kafka)
+    tools = jdk(os.environ, "javac")
+    paths = recorder_jars(kafka) if jars is None else jars_in(jars, kafka)
     try:
         content = recorder.recorded(kafka, kind, seed, rows, paths, tools)
     except recorder.RecorderError as error:

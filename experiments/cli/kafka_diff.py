@@ -15,6 +15,8 @@ import typer
 from experiments.cli.compare import ready
 from experiments.cli.output import Json, fail, fail_if, flag, option, print_result
 from experiments.support.errors import InputError
+from experiments.support.releases.installed import exact_release, recorder_jars
+from experiments.support.releases.jdk import jdk
 from protocol.kafka_release import RELEASE_CHANGES
 from protocol.kafka_rules import KAFKA_RULES
 
@@ -70,15 +72,14 @@ def recorded_rows(old: str, new: str, seed: int, rows: int) -> list[Rows]:
     a JDK or Maven Central; ends the command where the recorder fails.
     """
     from experiments.compare.releases import compared_rows
-    from experiments.conformance.recorder.jars import exact_release, fetched_jars
-    from experiments.conformance.recorder.record import KINDS, RecorderError, jdk, recorded
+    from experiments.conformance.recorder.record import KINDS, RecorderError, recorded
 
     for release, argument in ((old, "OLD"), (new, "NEW")):
         exact_release(release, argument)
     if _numbers(old) >= _numbers(new):
         raise InputError("NEW", "", new, f"a release after {old}")
-    tools = jdk(os.environ)
-    jars = {release: fetched_jars(release) for release in (old, new)}
+    tools = jdk(os.environ, "javac")
+    jars = {release: recorder_jars(release) for release in (old, new)}
     found = []
     for kind in KINDS:
         try:

@@ -41,6 +41,7 @@ GROUPS = {
     "cluster": (Section.TOOLS, "registrations:app"),
     "metadata-quorum": (Section.TOOLS, "metadata_quorum:app"),
     "storage": (Section.TOOLS, "disks:app"),
+    "kafka": (Section.EXPERIMENTS, "kafka:app"),
     "bench": (Section.BENCHES, "bench:app"),
 }
 """The section of each group of commands, and where in this package it is."""

@@ -5,6 +5,7 @@ Exit code 1 when a step fails or an invariant is violated. Ray is imported only 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import partial
@@ -36,6 +37,7 @@ class EngineName(StrEnum):
 
     SIM = "sim"
     RAY = "ray"
+    KAFKA = "kafka"
 
 
 @app.register("run", "isray scenario run last-replica-standing --story")
@@ -47,6 +49,13 @@ def run_scenario(
     seed: Annotated[int, option("N", "Seed of everything random.", min=0)] = 0,
     address: Annotated[
         str | None, typer.Option(help="With --engine ray: a Ray cluster to use; otherwise a private local one.")
+    ] = None,
+    kafka: Annotated[
+        str | None,
+        option("RELEASE", "With --engine kafka: an installed release (`isray kafka list`), otherwise the newest."),
+    ] = None,
+    life_cycle: Annotated[
+        Path | None, option("FILE", "With --engine kafka: the life cycle of another broker (YAML).")
     ] = None,
     trace: Annotated[Path | None, option("DIR", "A new folder for a recording, for `isray check`.")] = None,
     story: Annotated[bool, flag("--story", "Print on standard error what happened, in words.")] = False,
@@ -69,9 +78,13 @@ def run_scenario(
     if compare is not None and engine is not EngineName.SIM:
         allowed = "--engine sim, where two runs have the same times"
         raise InputError("--compare", "", f"--engine {engine.value}", allowed)
+    _require_for_kafka(engine, kafka, life_cycle)
     require_engine(scenario, engine.value)
     variant = None if compare is None else variant_named(compare)
-    running = _engine(engine, scenario.cluster.spec(seed), address)
+    if engine is EngineName.KAFKA:
+        running, scenario = kafka_engine(scenario, seed, kafka, life_cycle)
+    else:
+        running = _engine(engine, scenario.cluster.spec(seed), address)
     try:
         runner = Runner(scenario, running)
         execute = runner.run if trace is None else partial(run_recorded, runner, trace)
@@ -103,6 +116,32 @@ def _engine(engine: EngineName, spec: ClusterSpec, address: str | None) -> Engin
     from experiments.engines.ray.engine import RayEngine
 
     return RayEngine(spec, address)
+
+
+def _require_for_kafka(engine: EngineName, kafka: str | None, life_cycle: Path | None) -> None:
+    """InputError for an option of `--engine kafka` with another engine."""
+    for name, given in (("--kafka", kafka), ("--life-cycle", life_cycle)):
+        if given is not None and engine is not EngineName.KAFKA:
+            raise InputError(name, "", f"--engine {engine.value}", "--engine kafka")
+
+
+def kafka_engine(
+    scenario: Scenario, seed: int, release: str | None, life_cycle: Path | None = None
+) -> tuple[Engine, Scenario]:
+    """An engine with the release, without one the newest installed that decides as the scenario says, and the scenario
+    on that release.
+    """
+    from experiments.engines.kafka.engine import KafkaEngine
+    from experiments.engines.kafka.life_cycle import SHIPPED, read_life_cycle
+    from experiments.engines.kafka.processes import Program
+    from experiments.scenarios.explored import with_cluster
+    from experiments.support.releases.installed import exact_release, installed_release
+
+    cycle, found = read_life_cycle(SHIPPED if life_cycle is None else life_cycle), None
+    if cycle.release:
+        found = installed_release(release, os.environ, "--kafka")
+        scenario = with_cluster(scenario, kafka_release=exact_release(found.release, "--kafka").value)
+    return KafkaEngine(scenario.cluster.spec(seed), Program(cycle, found)), scenario
 
 
 def _run_variant(scenario: Scenario, seed: int, variant: Variant) -> Run:

@@ -1,8 +1,9 @@
 """The interface of an engine: a cluster that an experiment builds, injects faults into, queries and observes.
 
-Two engines implement `Engine`: `experiments.engines.sim.engine.SimEngine` (one process, virtual clock) and
-`experiments.engines.ray.engine.RayEngine` (an actor process per node). Scenarios, expectations, history checks and
-results are written once, against this interface.
+Three engines implement `Engine`: `experiments.engines.sim.engine.SimEngine` (one process, virtual clock),
+`experiments.engines.ray.engine.RayEngine` (an actor process per node) and
+`experiments.engines.kafka.engine.KafkaEngine` (processes of a real Apache Kafka). Scenarios, expectations, history
+checks and results are written once, against this interface.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from protocol.quorum.voters import ReplicaKey, VoterSet
 from protocol.v3.store.settings import StoreSettings
 from protocol.v3.store.view import StoreView
 
+EngineName = Literal["sim", "ray", "kafka"]
 LossKind = Literal["none", "unflushed", "records", "suffix", "torn", "corrupt", "all"]
 
 
@@ -205,7 +207,7 @@ class Violation:
 class Engine(ABC):
     """A running cluster; a new engine has no running node."""
 
-    name: str
+    name: EngineName
     spec: ClusterSpec
 
     def __init__(self) -> None:
@@ -213,7 +215,7 @@ class Engine(ABC):
 
     @abstractmethod
     def now_ms(self) -> TimeMs:
-        """Virtual time in sim, time since the cluster was created in ray."""
+        """Virtual time in sim, time since the cluster was created in ray and kafka."""
 
     @abstractmethod
     def run_until(self, condition: Callable[[], bool], within_ms: int) -> bool:

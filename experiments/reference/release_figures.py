@@ -21,8 +21,7 @@ from typing import Any
 import experiments.scenarios
 from experiments.check.engine import CheckedEngine
 from experiments.compare.releases import STUDY, compared_rows, drawn_changes
-from experiments.conformance.recorder.jars import fetched_jars
-from experiments.conformance.recorder.record import KINDS, jdk, recorded
+from experiments.conformance.recorder.record import KINDS, recorded
 from experiments.scenarios.loader import load_scenario
 from experiments.scenarios.model import Scenario
 from experiments.scenarios.runner import Runner
@@ -31,6 +30,8 @@ from experiments.studies.trace.metrics import BY_NAME, measure
 from experiments.studies.trials.batch import trial_seed
 from experiments.studies.trials.estimators import run_cell_trial
 from experiments.support.atomic import write_text
+from experiments.support.releases.installed import recorder_jars
+from experiments.support.releases.jdk import jdk
 from protocol.features import RELEASED
 from protocol.kafka_release import NEWEST, RELEASE_CHANGES, KafkaRelease, kafka_release
 
@@ -57,11 +58,11 @@ def figures() -> dict[str, Any]:
 
 
 def _recorded() -> Iterator[dict[str, object]]:
-    tools = jdk(os.environ)
+    tools = jdk(os.environ, "javac")
     before: dict[str, list[bytes]] = {}
     last = RECORDED[0]
     for release in RECORDED:
-        jars = fetched_jars(release)
+        jars = recorder_jars(release)
         rows = {kind: recorded(release, kind, SEED, ROWS[kind], jars, tools).splitlines()[1:] for kind in KINDS}
         found = [compared_rows(kind, (last, before.get(kind, new)), (release, new)) for kind, new in rows.items()]
         rules = sum((Counter(it.rules) for it in found), Counter[str]())

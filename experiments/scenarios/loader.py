@@ -29,6 +29,7 @@ from experiments.scenarios.model import (
     Step,
     TopicModel,
 )
+from experiments.scenarios.on_kafka import require_kafka
 from experiments.support.errors import InputError, shown
 from experiments.support.fields import StrictModel
 from experiments.support.yaml_input import flow_yaml, read_yaml_mapping, validated
@@ -287,12 +288,14 @@ def _named_nodes(fields: StrictModel) -> Iterator[tuple[str, int]]:
 
 
 def require_engine(scenario: Scenario, engine: str) -> None:
-    """InputError if the scenario has a step, or a rule of Kafka's, that the engine cannot run."""
-    if scenario.cluster.kafka_rules and engine != "sim":
-        raise InputError(scenario.name, "cluster.kafka_rules", f"--engine {engine}", "--engine sim")
+    """InputError if the scenario has a step, or a rule of Kafka's, that the engine cannot run; Kafka has them."""
+    if scenario.cluster.kafka_rules and engine == "ray":
+        raise InputError(scenario.name, "cluster.kafka_rules", f"--engine {engine}", "--engine sim or kafka")
     for index, step in enumerate(scenario.steps if engine != "sim" else ()):
         if step.kind in ("fault", "load"):
             raise InputError(scenario.name, f"steps[{index}].{step.kind}", f"--engine {engine}", "--engine sim")
+    if engine == "kafka":
+        require_kafka(scenario)
 
 
 def require_running(scenario: Scenario, spec: ClusterSpec, topics: Collection[str]) -> None:

@@ -29,6 +29,9 @@ _TRANSACTIONAL = 1 << 4
 _CONTROL = 1 << 5
 Pair = tuple[bytes | None, bytes | None]
 """The key and the value of a record."""
+Producer = tuple[int, int, int]
+"""The id of a producer, its epoch, and the sequence number of its next batch."""
+NO_PRODUCER: Producer = (NO_PRODUCER_ID, -1, NO_SEQUENCE)
 
 
 class InvalidBatch(Exception):
@@ -86,9 +89,21 @@ def to_kafka(batch: RecordBatch, checksum: Checksum) -> bytes:
     return b"".join((_PREFIX.pack(batch.base_offset, length, batch.leader_epoch, _MAGIC), crc_and_covered))
 
 
-def build_batch(records: Sequence[Pair], timestamp_ms: int, checksum: Checksum) -> RecordBatch:
-    """An uncompressed batch of Kafka's with these (key, value) pairs, for a broker's own writes."""
-    content = RecordBatch.unchecked(record_count=len(records), payload=b"", timestamp_ms=timestamp_ms)
+def build_batch(
+    records: Sequence[Pair], timestamp_ms: int, checksum: Checksum, producer: Producer = NO_PRODUCER
+) -> RecordBatch:
+    """An uncompressed batch of Kafka's with these (key, value) pairs, for a writer that is no broker's client, or for
+    the producer of this id, in its epoch and with its next sequence number.
+    """
+    identity, epoch, sequence = producer
+    content = RecordBatch.unchecked(
+        record_count=len(records),
+        payload=b"",
+        producer_id=identity,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        timestamp_ms=timestamp_ms,
+    )
     covered = _covered(content, records)
     return changed(content, payload=b"".join((MARK, CRC.pack(checksum(covered, 0)), covered)))
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import re
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -35,38 +33,10 @@ KINDS: Mapping[str, str] = {
     "cluster": "event sequences of several topics: configs, feature levels, deletion, brokers that are unregistered",
 }
 """What a row of the controller's may be."""
-MINIMUM_JDK = 17
-JDK = f"a JDK {MINIMUM_JDK} or newer; install it with: sudo apt-get install openjdk-{MINIMUM_JDK}-jdk-headless"
-PROBE_TIMEOUT_S = 60
 
 
 class RecorderError(Exception):
     """The recorder does not compile against the jars, or ended before its last row; the text is its last line."""
-
-
-def jdk(environ: Mapping[str, str]) -> Path:
-    """The folder of `javac` and `java`: that of `JAVA_HOME`, else that of the `PATH`. InputError without a new one."""
-    candidates: dict[str, Path] = {}
-    if environ.get("JAVA_HOME"):
-        candidates[f"JAVA_HOME={environ['JAVA_HOME']}"] = Path(environ["JAVA_HOME"]) / "bin"
-    if on_path := shutil.which("javac", path=environ.get("PATH", os.defpath)):
-        candidates[on_path] = Path(on_path).parent
-    found = []
-    for name, folder in candidates.items():
-        version = _version(folder / "javac")
-        if version is not None and version >= MINIMUM_JDK:
-            return folder
-        found.append(f"{name} ({'no javac that starts' if version is None else f'JDK {version}'})")
-    raise InputError("JDK", "", ", ".join(found) or "no javac in JAVA_HOME or on the PATH", JDK)
-
-
-def _version(javac: Path) -> int | None:
-    try:
-        done = subprocess.run([javac, "-version"], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    found = re.search(r"javac (?:1\.)?(\d+)", done.stdout + done.stderr)
-    return int(found[1]) if found and done.returncode == 0 else None
 
 
 def line_of(release: str) -> str:

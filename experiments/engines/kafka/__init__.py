@@ -1,0 +1,1 @@
+"""The engine `kafka`: a cluster of a real Apache Kafka, or of another broker that speaks Kafka's protocol."""

@@ -1,0 +1,290 @@
+"""The engine `kafka`: the nodes of a scenario are processes of a real Apache Kafka (`processes.py`).
+
+What the controllers have decided is read from the metadata log on their disks (`metadata_log.py`), replicas from the
+brokers' logs on their disks (`segments.py`), the high watermark from the leader by a fetch. `run_until` looks every
+`POLL_MS`. Trace events are those of the committed metadata, with the time at which they were seen; Kafka's nodes report
+none of their own.
+
+A crash is SIGKILL, which the page cache survives. What is `unflushed` is what the broker has not written down as
+flushed in its checkpoint of recovery points, which it does every `CHECKPOINT_MS` here: a loss of it cuts the log files
+there, while the process is dead. The metadata log of a controller is flushed before it counts, so it loses nothing.
+`all` is an empty disk, formatted again.
+
+A process that ends by itself before its broker was ever unfenced, or its controller took part, ends the run with its
+last lines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from experiments.engines.kafka.client import KafkaClient, high_watermark
+from experiments.engines.kafka.metadata_log import MetadataLog, quorum_state
+from experiments.engines.kafka.processes import NodeFailed, ProcessCluster, Program
+from experiments.engines.kafka.properties import ALIASES, CHECKPOINT_MS, first_voters
+from experiments.engines.kafka.segments import DiskLog, partition_folders, recovery_points, truncate
+from experiments.engines.port import ClusterSpec, ClusterView, Engine, Loss, TraceEvent, incarnation_ended
+from experiments.support.errors import InputError
+from protocol.broker.context import ReplicaView
+from protocol.events.base import Trace
+from protocol.events.host import IncarnationBegan
+from protocol.events.registry import detail_of
+from protocol.ids import Epoch, NodeId, Offset, TimeMs, TopicPartition, is_broker, is_controller
+from protocol.messages.base import Message
+from protocol.messages.batch import RecordBatch
+from protocol.messages.commands import Command
+from protocol.messages.records import MetadataRecord
+from protocol.quorum.describe import QuorumView
+from protocol.v3.store.view import StoreView
+
+POLL_MS = 50
+FRESH_S = 0.02
+"""For how long what was read is not read again."""
+FETCH_WITHIN_S = 2.0
+FLUSH_INTERVAL = "log.flush.interval.ms"
+FLUSH_WITHIN_MS = 30_000
+LOSSES = ("none", "unflushed", "records", "all")
+
+
+class KafkaEngine(Engine):
+    """A cluster of processes of `program`, formatted, none of which runs. InputError as for `ProcessCluster`."""
+
+    name = "kafka"
+
+    def __init__(self, spec: ClusterSpec, program: Program, *, with_links: bool = True) -> None:
+        super().__init__()
+        self.spec = spec
+        self._began_s = time.monotonic()
+        self._traces: list[TraceEvent] = []
+        self._hash = hashlib.blake2b(digest_size=16)
+        self._started: dict[NodeId, Epoch] = {}
+        self._proven: set[NodeId] = set()
+        self._logs: dict[tuple[NodeId, TopicPartition], DiskLog] = {}
+        self._read_s = 0.0
+        self._view: ClusterView | None = None
+        self._judged = 0
+        self.cluster = ProcessCluster(spec, program, with_links=with_links)
+        cluster = self.cluster
+        self.metadata = MetadataLog(
+            {node: cluster.disk(node) for node in spec.controller_ids},
+            spec.config,
+            first_voters(spec, cluster.uuids),
+            ALIASES,
+            self._emit,
+        )
+        brokers = {node: cluster.address(node) for node in spec.broker_ids}
+        self.client = KafkaClient(brokers, {node: cluster.address(node) for node in spec.controller_ids}, spec.config)
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def now_ms(self) -> TimeMs:
+        return round((time.monotonic() - self._began_s) * 1000)
+
+    def run_until(self, condition: Callable[[], bool], within_ms: int) -> bool:
+        deadline_ms = self.now_ms() + within_ms
+        while True:
+            self._refresh()
+            if condition():
+                return True
+            self._judged = len(self._traces)
+            left_ms = deadline_ms - self.now_ms()
+            if left_ms <= 0:
+                return False
+            time.sleep(min(POLL_MS, left_ms) / 1000)
+
+    def run_for(self, duration_ms: int) -> None:
+        self.run_until(lambda: False, duration_ms)
+
+    def unjudged(self) -> Sequence[TraceEvent]:
+        return self._traces[self._judged :]
+
+    def _refresh(self, *, now: bool = False) -> None:
+        """Reads the metadata log, and notices processes that have ended by themselves."""
+        if time.monotonic() - self._read_s < FRESH_S and not now:
+            return
+        if self.metadata.refresh() or self._view is None:
+            self._view = self.metadata.view()
+        self._read_s = time.monotonic()
+        for node in self._started.keys() - self._proven:
+            if self._takes_part(node):
+                self._proven.add(node)
+            elif code := self.cluster.exit_code(node):
+                raise NodeFailed(node, f"it ended with exit code {code}", self.cluster.last_lines(node))
+
+    def _takes_part(self, node: NodeId) -> bool:
+        if is_controller(node):
+            return quorum_state(self.cluster.disk(node)).leader >= 0
+        assert self._view is not None
+        registered = self._view.brokers.get(node)
+        return registered is not None and not registered.fenced
+
+    # -- nodes ---------------------------------------------------------------------------------------------------------
+
+    def start(self, node: NodeId) -> None:
+        if node not in self.cluster.nodes:
+            return
+        self._pass_on(TraceEvent(self.now_ms(), node, IncarnationBegan()))
+        self._started[node] = quorum_state(self.cluster.disk(node)).epoch if is_controller(node) else 0
+        self.cluster.start(node)
+
+    def crash(self, node: NodeId, loss: Loss) -> None:
+        """SIGKILL. A loss of unflushed records waits first until the broker has written down what it has flushed.
+        ValueError for a kind of loss that only the simulator has.
+        """
+        if loss.kind not in LOSSES or loss.writeback_ms is not None:
+            raise ValueError(f"a loss of the kind {loss.kind!r} is for the simulator only")
+        if loss.kind in ("unflushed", "records") and self.cluster.is_running(node):
+            time.sleep(2 * CHECKPOINT_MS / 1000)
+        self.cluster.kill(node)
+        self._refresh(now=True)
+        lost = self._lose(node, loss)
+        self._pass_on(incarnation_ended(self.now_ms(), node, loss.kind, lost))
+
+    def _lose(self, node: NodeId, loss: Loss) -> dict[TopicPartition, int]:
+        """Applies a loss to the disk of a node that does not run; returns the numbers of records lost."""
+        disk = self.cluster.disk(node)
+        folders = partition_folders(disk) if is_broker(node) and loss.kind != "none" else {}
+        flushed, lost = recovery_points(disk), dict[TopicPartition, int]()
+        for partition, folder in folders.items():
+            log = DiskLog(folder)
+            log.refresh()
+            if loss.kind == "all":
+                lost[partition] = log.end_offset
+                continue
+            kept = flushed.get(partition, 0)
+            if loss.kind == "records":
+                kept = max(kept, log.end_offset - loss.count)
+            lost[partition] = truncate(folder, kept)
+            self._logs.pop((node, partition), None)
+        if loss.kind == "all":
+            self.cluster.wipe(node)
+        return lost
+
+    def terminate(self, node: NodeId) -> None:
+        self.cluster.stop(node)
+
+    def pause(self, node: NodeId) -> None:
+        self.cluster.pause(node)
+
+    def resume(self, node: NodeId) -> None:
+        self.cluster.resume(node)
+
+    def is_running(self, node: NodeId) -> bool:
+        return self.cluster.is_running(node) or node not in self.cluster.nodes
+
+    def set_clock(self, node: NodeId, skew_ms: int) -> None:
+        raise NotImplementedError("a process of Kafka has the clock of its machine")
+
+    def flush(self, broker: NodeId) -> None:
+        """No request flushes; a broker whose `log.flush.interval.ms` is short does, and the config is removed again.
+        InputError where the logs are not flushed within `FLUSH_WITHIN_MS`.
+        """
+        self.client.configure_broker(broker, {FLUSH_INTERVAL: "1"})
+        are_flushed = self.run_until(lambda: self._is_flushed(broker), FLUSH_WITHIN_MS)
+        self.client.configure_broker(broker, {FLUSH_INTERVAL: None})
+        if not are_flushed:
+            found = f"logs that are not flushed after {FLUSH_WITHIN_MS // 1000} s"
+            raise InputError(f"node {broker}", "", found, "a broker that flushes, of topics without flush.ms")
+
+    def _is_flushed(self, broker: NodeId) -> bool:
+        """Whether the broker has written down that all its logs are flushed to their ends."""
+        disk = self.cluster.disk(broker)
+        flushed, ends = recovery_points(disk), dict[TopicPartition, Offset]()
+        for partition, folder in partition_folders(disk).items():
+            log = DiskLog(folder)
+            log.refresh()
+            ends[partition] = log.end_offset
+        return all(flushed.get(partition, 0) >= end for partition, end in ends.items())
+
+    def expire_sessions(self, node: NodeId) -> None:
+        raise NotImplementedError("releases of Kafka from 4.0 on have no store")
+
+    def set_link(self, source: NodeId, target: NodeId, up: bool) -> None:
+        self.cluster.set_link(source, target, up)
+
+    def heal_links(self) -> None:
+        if self.cluster.links is not None:
+            self.cluster.links.heal()
+
+    # -- clients -------------------------------------------------------------------------------------------------------
+
+    def submit(self, command: Command) -> None:
+        self.client.submit(command)
+
+    def outcome(self, command_id: int) -> Message | None:
+        return self.client.outcome(command_id)
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    def quorum(self) -> Mapping[NodeId, QuorumView]:
+        self._refresh()
+        running = {node: began for node, began in self._started.items() if is_controller(node)}
+        running = {node: began for node, began in running.items() if self.cluster.is_running(node)}
+        return dict(self.metadata.quorum(running))
+
+    def _quorum_view(self) -> ClusterView | None:
+        return None if self.active_controller() is None else self._view
+
+    def store_view(self) -> StoreView:
+        return StoreView()
+
+    def metrics(self) -> Mapping[str, int]:
+        """None: scenarios that expect the controller's metrics are refused."""
+        return {}
+
+    def replica(self, broker: NodeId, partition: TopicPartition) -> ReplicaView | None:
+        """A follower's high watermark is not known, and is 0. A broker has become leader when it has entered the leader
+        epoch into its log's epochs, and answers a fetch.
+        """
+        self._refresh()
+        log = self._log(broker, partition)
+        if log is None:
+            return None
+        log.refresh()
+        epoch = log.epoch()
+        state = None if self._view is None else self._view.partitions.get(partition)
+        mark: Offset | None = None
+        is_leader = state is not None and state.leader == broker and state.leader_epoch == epoch
+        if is_leader and not self.cluster.is_paused(broker):
+            mark = high_watermark(self.cluster.address(broker), partition, FETCH_WITHIN_S)
+        return ReplicaView(mark is not None, epoch, log.end_offset, mark or 0)
+
+    def _log(self, broker: NodeId, partition: TopicPartition) -> DiskLog | None:
+        """The log of a running broker's replica, None where there is none."""
+        folder = self.cluster.disk(broker) / f"{partition.topic}-{partition.partition}"
+        if not self.cluster.is_running(broker) or not folder.is_dir():
+            return None
+        return self._logs.setdefault((broker, partition), DiskLog(folder))
+
+    def log(self, broker: NodeId, partition: TopicPartition) -> Sequence[RecordBatch]:
+        log = self._log(broker, partition)
+        assert log is not None, f"broker {broker} has no replica of {partition}"
+        log.refresh()
+        return [batch.stored() for batch in log.batches]
+
+    def metadata_log(self) -> Sequence[MetadataRecord]:
+        return self.metadata.records
+
+    # -- trace events --------------------------------------------------------------------------------------------------
+
+    def _emit(self, node: NodeId, trace: Trace) -> None:
+        event = TraceEvent(self.now_ms(), node, trace)
+        self._traces.append(event)
+        self._hash.update(repr((event.time_ms, node, trace.kind, trace.about(), detail_of(trace))).encode())
+        self._pass_on(event)
+
+    def traces(self) -> Sequence[TraceEvent]:
+        return self._traces
+
+    def record_to(self, sink: Callable[[TraceEvent], None]) -> Callable[[], None]:
+        self._sinks.append(sink)
+        return lambda: self._sinks.remove(sink)
+
+    def trace_hash(self) -> str:
+        return self._hash.hexdigest()
+
+    def close(self) -> None:
+        self.cluster.close()
+        self.client.close()

@@ -1,0 +1,246 @@
+"""A cluster of processes of one life cycle: folders, disks, ports and links of nodes that are formatted, started,
+stopped, killed and paused. It knows nothing of scenarios; `engine.py` drives it.
+
+No process outlives the one that has started it: `close` ends them, and where there is `setpriv` (util-linux) the kernel
+does if this process is killed. Terminals send signals to this process only.
+"""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from experiments.engines.kafka.life_cycle import LifeCycle, command_line, filled
+from experiments.engines.kafka.links import Addresses, Links, host_name
+from experiments.engines.kafka.properties import format_words, node_properties
+from experiments.engines.port import ClusterSpec
+from experiments.support.errors import InputError
+from experiments.support.releases.installed import Installed
+from experiments.support.releases.jdk import jdk
+from protocol.ids import NodeId, is_controller
+
+HEAP_MB = {True: 128, False: 256}
+"""Megabytes of heap of a controller, and of a broker."""
+FORMAT_WITHIN_S = 120
+SHOWN_LINES = 3
+
+
+class NodeFailed(InputError):
+    """A process that could not be formatted, or has ended by itself; `found` has its last lines."""
+
+    def __init__(self, node: NodeId, what: str, lines: str) -> None:
+        super().__init__(f"node {node}", "", f"{what}: {lines or 'it printed nothing'}", "a node that starts")
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What runs: a life cycle, and for one that needs it an installed release of Apache Kafka."""
+
+    life_cycle: LifeCycle
+    installed: Installed | None = None
+
+    @property
+    def words(self) -> str:
+        """Its name in messages."""
+        return self.life_cycle.name if self.installed is None else f"Kafka {self.installed.release}"
+
+
+class ProcessCluster:
+    """The nodes of `spec`, none of which runs. Without `with_links` they reach each other directly, and no link can be
+    cut. InputError for a JDK that is missing or too old, a port that is taken, a disk that is full.
+    """
+
+    def __init__(self, spec: ClusterSpec, program: Program, *, with_links: bool = True) -> None:
+        self.spec = spec
+        self.program = program
+        self.nodes = (*spec.controller_ids, *spec.broker_ids) if program.life_cycle.controllers else spec.broker_ids
+        self.java = jdk(os.environ) if program.life_cycle.release else Path()
+        self.folder = Path(tempfile.mkdtemp(prefix="isray-kafka-"))
+        atexit.register(self.close)
+        self.links: Links | None = None
+        self._processes: dict[NodeId, subprocess.Popen[bytes]] = {}
+        self._paused: set[NodeId] = set()
+        self.cluster_id = _uuid(Random(f"{spec.seed}/cluster"))
+        self.uuids = {node: _uuid(Random(f"{spec.seed}/disk/{node}")) for node in self.nodes}
+        try:
+            self.addresses = Addresses.free(self.nodes)
+            self.links = Links(self.addresses) if with_links else None
+            for node in self.nodes:
+                self._write_files(node)
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                list(pool.map(lambda node: self.format(node, is_new=True), self.nodes))
+        except BaseException:
+            self.close()
+            raise
+
+    def home(self, node: NodeId) -> Path:
+        """The folder of a node."""
+        return self.folder / host_name(node)
+
+    def disk(self, node: NodeId) -> Path:
+        """The folder of a node's data."""
+        return self.home(node) / "disk"
+
+    def address(self, node: NodeId) -> tuple[str, int]:
+        """Where this process reaches a node, past all links."""
+        return "127.0.0.1", self.addresses.ports[node]
+
+    def _values(self, node: NodeId) -> Mapping[str, object]:
+        installed = self.program.installed
+        others = (f"{host_name(it)}:{port}" for it, port in self.addresses.ports.items() if it != node)
+        return {
+            "id": node,
+            "host": host_name(node),
+            "port": self.addresses.ports[node],
+            "folder": self.home(node),
+            "disk": self.disk(node),
+            "seeds": ",".join(others),
+            "properties": node_properties(self.spec, node, self.addresses, str(self.disk(node))),
+            "cluster_id": self.cluster_id,
+            "java": self.java,
+            "classpath": "" if installed is None else installed.classpath,
+            "heap_mb": HEAP_MB[is_controller(node)],
+        }
+
+    def _write_files(self, node: NodeId) -> None:
+        values = self._values(node)
+        try:
+            self.disk(node).mkdir(parents=True)
+            self.addresses.write_hosts(self.home(node) / "hosts", node, self.links is not None)
+            for name, text in self.program.life_cycle.files.items():
+                (self.home(node) / name).write_text(filled(text, values))
+        except OSError as error:
+            raise InputError(str(self.home(node)), "", error.strerror, "a folder with room for the disks") from error
+
+    def format(self, node: NodeId, *, is_new: bool = False) -> None:
+        """Formats the disk of a node that does not run. NodeFailed where that fails."""
+        cycle = self.program.life_cycle
+        if not cycle.format:
+            return
+        words = format_words(self.spec, node, self.addresses, self.uuids, is_new)
+        line = command_line(cycle.format, self._values(node), words)
+        try:
+            done = subprocess.run(
+                line,
+                env=self._environment(node),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=FORMAT_WITHIN_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise NodeFailed(node, "its disk could not be formatted", str(error)) from error
+        if done.returncode:
+            raise NodeFailed(node, "its disk could not be formatted", _last(done.stdout + done.stderr))
+
+    def _environment(self, node: NodeId) -> dict[str, str]:
+        given = self.program.life_cycle.environment
+        return os.environ | {name: filled(text, self._values(node)) for name, text in given.items()}
+
+    def start(self, node: NodeId) -> None:
+        """Starts a node that does not run, on its disk. NodeFailed where there is no such program."""
+        line = command_line(self.program.life_cycle.start, self._values(node), {})
+        if setpriv := shutil.which("setpriv"):
+            line = [setpriv, "--pdeathsig", "KILL", "--", *line]
+        with (self.home(node) / "output").open("ab") as output:
+            try:
+                self._processes[node] = subprocess.Popen(
+                    line,
+                    env=self._environment(node),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise NodeFailed(node, "it cannot be started", str(error)) from error
+
+    def is_running(self, node: NodeId) -> bool:
+        """Whether the node's process exists."""
+        process = self._processes.get(node)
+        return process is not None and process.poll() is None
+
+    def is_paused(self, node: NodeId) -> bool:
+        return node in self._paused
+
+    def exit_code(self, node: NodeId) -> int | None:
+        """With what a node's process has ended; None while it runs, and before its first start."""
+        process = self._processes.get(node)
+        return None if process is None else process.poll()
+
+    def pids(self) -> dict[NodeId, int]:
+        return {node: process.pid for node, process in self._processes.items() if process.poll() is None}
+
+    def kill(self, node: NodeId) -> None:
+        """Kills a node's process, if it runs, and waits for its end."""
+        if process := self._processes.get(node):
+            process.kill()
+            process.wait()
+        self._paused.discard(node)
+
+    def stop(self, node: NodeId) -> None:
+        """Begins a controlled shutdown."""
+        self._signal(node, self.program.life_cycle.stop_signal)
+
+    def pause(self, node: NodeId) -> None:
+        self._signal(node, signal.SIGSTOP)
+        self._paused.add(node)
+
+    def resume(self, node: NodeId) -> None:
+        self._signal(node, signal.SIGCONT)
+        self._paused.discard(node)
+
+    def _signal(self, node: NodeId, number: signal.Signals) -> None:
+        if self.is_running(node):
+            self._processes[node].send_signal(number)
+
+    def set_link(self, source: NodeId, target: NodeId, up: bool) -> None:
+        """Cuts or heals the link from `source` to `target`. Links of nodes that this cluster does not have are none."""
+        if self.links is None:
+            raise InputError("links", "", "a cluster without proxies", "a cluster that was started with them")
+        if source in self.addresses.ports and target in self.addresses.ports:
+            self.links.set(source, target, up)
+
+    def wipe(self, node: NodeId) -> None:
+        """Replaces the disk of a node that does not run by a formatted one."""
+        shutil.rmtree(self.disk(node))
+        self.disk(node).mkdir()
+        self.format(node)
+
+    def last_lines(self, node: NodeId) -> str:
+        """The last lines that a node has printed, on one line."""
+        path = self.home(node) / "output"
+        return _last(path.read_text(errors="replace") if path.exists() else "")
+
+    def close(self) -> None:
+        """Kills all processes and removes all folders; may be called again."""
+        atexit.unregister(self.close)
+        for process in self._processes.values():
+            process.kill()
+        for process in self._processes.values():
+            process.wait()
+        if self.links is not None:
+            self.links.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _uuid(rng: Random) -> str:
+    """A directory or cluster id as Kafka writes it: 16 bytes in base64, without a hyphen in front."""
+    return "I" + base64.urlsafe_b64encode(rng.randbytes(16)).decode().rstrip("=")[1:]
+
+
+def _last(text: str) -> str:
+    """The last lines without those of stack traces, on one line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(("\t", " "))]
+    return " | ".join(lines[-SHOWN_LINES:])
