@@ -22,7 +22,7 @@ from contextlib import suppress
 from hashlib import blake2b
 from typing import NamedTuple
 
-from protocol.client.records import BY_DIGEST, MIN_RECORD_BYTES, named_runs
+from protocol.client.records import BY_DIGEST, MIN_RECORD_BYTES, named_runs, split
 from protocol.errors import ErrorCode
 from protocol.ids import NodeId, Offset, TimeMs, TopicPartition
 from protocol.messages.base import Message
@@ -118,7 +118,7 @@ def _generated(payload: bytes) -> list[tuple[int, int, int]]:
     """
     if len(payload) > MIN_RECORD_BYTES and payload[_LENGTH_BYTES] == _NEGATIVE and not is_kafka(payload):
         with suppress(struct.error):  # bytes of a user's that do not have the form of generated records
-            return list(named_runs(payload))
+            return list(named_runs(split(payload)))
     return []
 
 

@@ -49,6 +49,7 @@ from protocol.events.broker import RecordsAppended
 from protocol.events.controller import AlertRaised
 from protocol.ids import NO_EPOCH, Epoch, NodeId, is_controller, node_name
 from protocol.messages.base import Message
+from protocol.messages.batch import RecordBatch
 from protocol.messages.data import ProduceRequest
 from protocol.nodes.base_broker import BaseBroker
 from protocol.nodes.broker import BrokerNode
@@ -209,14 +210,23 @@ class RayMeter:
         if isinstance(message, ProduceRequest):
             self._count(metrics.PRODUCE_REQUESTS, 1, (("acks", str(message.acks)),))
 
+    def record_kafka_produce(self, request: ProduceRequest, is_appended: bool) -> None:
+        """A batch of a client of Kafka's, which a listener has handed to the node."""
+        self._count(metrics.PRODUCE_REQUESTS, 1, (("acks", str(request.acks)),))
+        if is_appended:
+            self._count_appended(request.topic, request.batch)
+
+    def _count_appended(self, topic: str, batch: RecordBatch) -> None:
+        tags = (("topic", topic),)
+        self._count(metrics.BYTES_IN, batch.size_bytes, tags)
+        self._count(metrics.MESSAGES_IN, batch.record_count, tags)
+
     def record_trace(self, trace: Trace) -> None:
         """Also writes an alert to the process's log."""
         if isinstance(trace, AlertRaised):
             _LOG.warning("%s: %s", self._node, trace.text())
         if isinstance(trace, RecordsAppended) and (batch := self._times.batch_of(trace)) is not None:
-            topic = (("topic", trace.partition.topic),)
-            self._count(metrics.BYTES_IN, batch.size_bytes, topic)
-            self._count(metrics.MESSAGES_IN, batch.record_count, topic)
+            self._count_appended(trace.partition.topic, batch)
         self._traces.append(trace)
         self._has_changed = True
 

@@ -272,7 +272,9 @@ class NodeShell:
         if address is not None and bound is not None and isinstance(node, BaseBroker):
             self._sockets = BrokerSockets(bound, send, tls_of(address, setup.config))
             sasl, rng = sasl_of(address, setup.config), _rng(setup, "listener")
-            node, send = ListeningBroker(node, crc32c, setup.run, rng, sasl), self._sockets.send
+            listening = ListeningBroker(node, crc32c, setup.run, rng, sasl)
+            listening.on_produce = self._meter.record_kafka_produce
+            node, send = listening, self._sockets.send
         self._host = NodeHost(node, clock, send, self._meter)
         self._transport.serve(self._host)
         self._serves.set()

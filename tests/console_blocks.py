@@ -75,9 +75,13 @@ class Reader:
         self.folder, self.is_quick = folder, is_quick
         tools = folder / ".bin"
         tools.mkdir()
-        script = tools / "isray"
-        script.write_text(f"#!{sys.executable}\nfrom experiments.cli.main import run\n\nrun()\n")
-        script.chmod(0o755)
+        scripts = {
+            "isray": f"#!{sys.executable}\nfrom experiments.cli.main import run\n\nrun()\n",
+            "python": f'#!/bin/sh\nexec {sys.executable} "$@"\n',
+        }
+        for name, content in scripts.items():
+            (tools / name).write_text(content)
+            (tools / name).chmod(0o755)
         path = f"{tools}{os.pathsep}{os.environ['PATH']}"
         self.environment = command_environment() | {"PATH": path} | dict(places or {})
 

@@ -7,33 +7,43 @@ every broker computes.
 The client program: one producer of librdkafka's writes records with acks=all to one partition of three replicas, once
 with as many in flight as it likes (throughput) and once one after the other (p50 and p99 of the round trip). It runs
 against the listeners of a cluster on Ray, and, with `beside`, against another cluster in the same run, such as a real
-Kafka on the same machine.
+Kafka on the same machine, the two in turns.
+
+Connections: so many clients connect to one broker, ask for its versions, and stay. What the broker's process has grown
+by, per connection, is its memory; how long a connection takes includes the request.
 """
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from importlib import import_module
-from io import BytesIO
 from statistics import quantiles
 from typing import Any
 
-from kio.index import load_request_schema
-from kio.serial import entity_writer
-
+from experiments.bench.process_usage import usage_of
 from experiments.bench.report import BenchReport, measure_ms, median_ms
 from experiments.engines.ray.session import ray_session, stay_on_loopback
 from experiments.support.errors import InputError
+from experiments.support.librdkafka import librdkafka
 from protocol.config import LISTENERS, MIN_INSYNC_REPLICAS
 from protocol.kafka.apis import PRODUCE
 from protocol.kafka.batches import build_batch, read_produced, to_kafka
-from protocol.kafka.wire import FrameReader, decode_request, encode_response, entity_builder, request_head
+from protocol.kafka.wire import (
+    API_VERSIONS,
+    FrameReader,
+    decode_request,
+    encode_request,
+    encode_response,
+    request_head,
+)
 from protocol.log.checksum import Checksum
 
 SIZES = (1_024, 65_536, 1_048_576)
 SECONDS = 4
+CONNECTIONS = 1_000
 VERSION = 9
 ROUNDS = 2_000
 RECORDS, RECORD_BYTES = 64, 1_000
@@ -58,10 +68,26 @@ class ClientFigures:
         return [self.cluster, f"{self.record_bytes:,}", f"{self.mib_per_s:,.2f} MiB/s", *times]
 
 
-def run(sizes: Sequence[int] = SIZES, seconds: int = SECONDS, beside: str | None = None) -> BenchReport:
-    """Measures the state machine, then the client program on a new cluster and on the one at `beside` (HOST:PORT, in
-    which the topic `bench` with three replicas exists). InputError without confluent-kafka.
+@dataclass(frozen=True, slots=True)
+class ConnectionFigures:
+    """What idle connections cost a broker."""
+
+    connections: int
+    kib_each: float
+    ms_each: float
+
+
+def run(
+    sizes: Sequence[int] = SIZES,
+    seconds: int = SECONDS,
+    beside: str | None = None,
+    connections: int = CONNECTIONS,
+) -> BenchReport:
+    """Measures the state machine, then the client program on a new cluster and on the one at `beside` (HOST:PORT), in
+    which a topic `bench` is created where there is none, then connections. InputError without confluent-kafka.
     """
+    if beside is not None:
+        _create_topic(beside)
     stay_on_loopback()
     produce_us, crc_us = _state_machine()
     found: list[ClientFigures] = []
@@ -76,17 +102,52 @@ def run(sizes: Sequence[int] = SIZES, seconds: int = SECONDS, beside: str | None
                 found.append(_client("isray", servers, size, seconds))
                 if beside is not None:
                     found.append(_client(beside, beside, size, seconds))
+            idle = _connections(servers.partition(",")[0], cluster.engine.cluster.pids()[0], connections)
     return BenchReport(
         title="Kafka's protocol at a listener",
         document={
             "produce_64k_us": produce_us,
             "crc_64k_us": crc_us,
             "clients": [asdict(one) for one in found],
+            "idle": asdict(idle),
         },
         columns=("cluster", "record", "acks=all", "p50", "p99"),
         rows=[one.texts() for one in found],
-        notes=[f"A produce of 64 KB, decoded, checked and answered: {produce_us} µs; its checksum alone: {crc_us} µs."],
+        notes=[
+            f"A produce of 64 KB, decoded, checked and answered: {produce_us} µs; its checksum alone: {crc_us} µs.",
+            f"{idle.connections:,} idle connections to a broker: {idle.kib_each} KiB and {idle.ms_each} ms each.",
+        ],
     )
+
+
+def _create_topic(servers: str) -> None:
+    """Creates the topic of the client program on another cluster. InputError where that is not possible."""
+    module, admin = librdkafka("isray bench kafka"), librdkafka("isray bench kafka", "confluent_kafka.admin")
+    config = {name: str(value) for name, value in CONFIG.items() if name != LISTENERS}
+    topic = admin.NewTopic(TOPIC, 1, 3, config=config)
+    client = admin.AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    try:
+        client.create_topics([topic], operation_timeout=WITHIN_S, request_timeout=WITHIN_S)[TOPIC].result()
+    except module.KafkaException as error:
+        if error.args[0].code() != module.KafkaError.TOPIC_ALREADY_EXISTS:
+            raise InputError("--beside", "", f"{servers}: {error.args[0].str()}", "a Kafka of 3 brokers") from error
+
+
+def _connections(address: str, pid: int, count: int) -> ConnectionFigures:
+    """Connects `count` times to the broker at an address, whose process is `pid`."""
+    host, port = address.rsplit(":", 1)
+    frame = encode_request(API_VERSIONS, 0, 1, "bench", {})
+    with ExitStack() as open_sockets:
+        before, began_s = usage_of(pid), time.perf_counter()
+        for _ in range(count):
+            connection = open_sockets.enter_context(socket.create_connection((host, int(port)), WITHIN_S))
+            connection.sendall(frame)
+            with connection.makefile("rb") as stream:
+                stream.read(int.from_bytes(stream.read(4), "big"))
+        seconds, after = time.perf_counter() - began_s, usage_of(pid)
+    if before is None or after is None:
+        raise RuntimeError(f"process {pid} of the broker has ended")
+    return ConnectionFigures(count, round((after[1] - before[1]) / count / 1_024, 1), round(seconds / count * 1_000, 2))
 
 
 def _state_machine() -> tuple[float, float]:
@@ -122,25 +183,15 @@ def _produce(frame: bytes, checksum: Checksum) -> None:
 
 def _frame(records: bytes) -> bytes:
     """A produce request as a client writes it."""
-    schema: Any = load_request_schema(PRODUCE, VERSION)
-    header = schema.__header_schema__
-    fields = {"request_api_key": PRODUCE, "request_api_version": VERSION, "correlation_id": 1, "client_id": "bench"}
     partitions = [{"index": 0, "records": records}]
     topics = [{"name": TOPIC, "partition_data": partitions}]
     values = {"transactional_id": None, "acks": -1, "timeout": WITHIN_S * 1_000, "topic_data": topics}
-    buffer = BytesIO()
-    entity_writer(header)(buffer, header(**fields))
-    entity_writer(schema)(buffer, entity_builder(schema)(values))
-    body = buffer.getvalue()
-    return len(body).to_bytes(4, "big") + body
+    return encode_request(PRODUCE, VERSION, 1, "bench", values)
 
 
 def _client(name: str, servers: str, record_bytes: int, seconds: int) -> ClientFigures:
     """The client program on one cluster."""
-    try:
-        module = import_module("confluent_kafka")
-    except ModuleNotFoundError as error:
-        raise InputError("isray bench kafka", "", "no confluent-kafka", "pip install 'isray[kafka]'") from error
+    module = librdkafka("isray bench kafka")
     settings = {
         "bootstrap.servers": servers,
         "acks": "all",

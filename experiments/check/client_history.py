@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from experiments.check.history import NO_TIME, Ended, RecordOutcome, RecordRange, Seen
-from protocol.client.records import named_runs
+from protocol.client.records import named_runs, values_of
 from protocol.errors import ErrorCode
 from protocol.ids import TimeMs, TopicPartition
 from protocol.messages.batch import RecordBatch
@@ -44,9 +44,11 @@ def ended(outcome: SendOutcome | ProduceOutcome, acks: int = ACKS_ALL, at_ms: Ti
 
 
 def ranges_of(batch: RecordBatch) -> Iterator[RecordRange]:
-    """The generated records of a batch (`protocol.client.records`) as runs of consecutive ones."""
+    """The generated records of a batch (`protocol.client.records`), the values of its records where a client of Kafka's
+    has written it, as runs of consecutive ones.
+    """
     offset = batch.base_offset
-    for send, first, count in named_runs(batch.payload):
+    for send, first, count in named_runs(values_of(batch)):
         yield RecordRange(offset, batch.leader_epoch, send, first, count)
         offset += count
 

@@ -1,11 +1,10 @@
-"""`isray acls`: kafka-acls.sh for the resource types that exist here, topics and the cluster (G32).
+"""`isray acls`: kafka-acls.sh for the resource types that exist here: topics, consumer groups, the cluster (G32).
 
 `--principal` filters the list, as in Kafka's tool; only `--command-config` sets the principal of the requests.
-`--producer` and `--consumer` stand for the operations of the role on topics. There are no consumer groups, so for the
-`--group` that goes with `--consumer` nothing is added or removed, which is one line on standard error; and clients have
-no addresses, so the only host is `*`. `--remove` asks for confirmation, unless `--force` is given. The pattern type
-`match` finds the entries that apply to a resource, whatever their pattern; `any` those of exactly that name, whatever
-their pattern type.
+`--producer` and `--consumer` stand for the operations of the role on topics, and of a consumer on its groups. Clients
+have no addresses, so the only host is `*`. `--remove` asks for confirmation, unless `--force` is given. The pattern
+type `match` finds the entries that apply to a resource, whatever their pattern; `any` those of exactly that name,
+whatever their pattern type.
 """
 
 from __future__ import annotations
@@ -47,11 +46,18 @@ FAILING = "Error while executing ACL command"
 CURRENT = "Current ACLs for resource"
 PATTERNS = {"literal": PatternType.LITERAL, "prefixed": PatternType.PREFIXED, "any": None, "match": None}
 SPECIFIC = ("literal", "prefixed")
-TOPIC_OPERATIONS = frozenset(AclOperation) - {AclOperation.CLUSTER_ACTION}
-CLUSTER_OPERATIONS = frozenset(AclOperation) - {AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE}
+ALLOWED = {
+    AclResourceType.TOPIC: frozenset(AclOperation) - {AclOperation.CLUSTER_ACTION},
+    AclResourceType.GROUP: frozenset({AclOperation.ALL, AclOperation.READ, AclOperation.DESCRIBE, AclOperation.DELETE}),
+    AclResourceType.CLUSTER: frozenset(AclOperation) - {AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE},
+}
+"""The operations that entries of a resource may have."""
 OPERATIONS = {operation.name.replace("_", "").lower(): operation for operation in AclOperation}
-ROLES = {"--producer": ("write", "describe", "create"), "--consumer": ("read", "describe")}
-"""The operations on topics that the options stand for."""
+ROLES: Mapping[str, Mapping[AclResourceType, Sequence[str]]] = {
+    "--producer": {AclResourceType.TOPIC: ("write", "describe", "create")},
+    "--consumer": {AclResourceType.TOPIC: ("read", "describe"), AclResourceType.GROUP: ("read",)},
+}
+"""The operations that the options stand for."""
 Hosts = Annotated[list[str] | None, option("HOST", f"'{ANY_HOST}' alone: clients have no addresses.")]
 Principals = Annotated[list[str] | None, option("User:NAME", "May be repeated; User:* is every principal.")]
 Listed = Annotated[list[str] | None, option("User:NAME", "With --list: only entries of these principals.")]
@@ -73,7 +79,7 @@ def acls(
     deny_host: Hosts = None,
     producer: Annotated[bool, flag("--producer", "Short for the operations Write, Describe and Create.")] = False,
     consumer: Annotated[bool, flag("--consumer", "Short for the operations Read and Describe; with --group.")] = False,
-    group: Annotated[list[str] | None, option("GROUP", "With --consumer; there are no groups to guard.")] = None,
+    group: Annotated[list[str] | None, option("GROUP", "A consumer group, '*' for all; may be repeated.")] = None,
     principal: Listed = None,
     force: Annotated[bool, flag("--force", "Remove without confirmation.")] = False,
     bootstrap_server: Bootstrap = None,
@@ -96,20 +102,17 @@ def acls(
     _check_hosts("--deny-host", deny_host or [])
     only_with("--list", action, {"--principal": principal})
     only_with("--remove", action, {"--force": force})
-    resources = _resources(topic or [], cluster, pattern)
+    resources = _resources(topic or [], group or [], cluster, pattern)
     if not list_ and not resources:
-        raise MissingInput("a resource", f"--topic or --cluster with {action}")
+        raise MissingInput("a resource", f"--topic, --group or --cluster with {action}")
     if list_:
         with administering(target, FAILING) as admin:
             _print_list(_found(admin, resources, pattern), principal or [], target.as_json)
         return
     principals = {"ALLOW": allow_principal or [], "DENY": deny_principal or []}
-    of_roles = dict.fromkeys(name for role, is_given in roles.items() if is_given for name in ROLES[role])
-    entries = _entries(resources, pattern, [*of_roles] or operation or ["all"], principals)
+    entries = _entries(resources, pattern, _operations(roles, operation or ["all"]), principals)
     if add and not entries:
         raise MissingInput("a principal", "--allow-principal or --deny-principal with --add")
-    for unguarded in group or ():
-        typer.echo(f"--group {unguarded}: not modelled: consumer groups, so there is no entry for them", err=True)
     with administering(target, FAILING) as admin:
         if add:
             _add(admin, entries, target.as_json)
@@ -131,9 +134,7 @@ def _check_roles(
     groups: Sequence[str] | None,
     cluster: bool,
 ) -> None:
-    """InputError where `--producer` or `--consumer` lacks what it needs, or what it infers is given; or for a group
-    without `--consumer`.
-    """
+    """InputError where `--producer` or `--consumer` lacks what it needs, or what it infers is given."""
     for role in (role for role, is_given in roles.items() if is_given):
         given = [name for name, value in inferred.items() if value]
         if given:
@@ -143,22 +144,32 @@ def _check_roles(
         for needed, found in (("--topic", topics), ("--group", groups)):
             if not found and (needed == "--topic" or role == "--consumer"):
                 raise MissingInput(needed, f"{needed} with {role}")
-    if groups and not roles["--consumer"]:
-        raise InputError("--group", "", f"{groups[0]}, not modelled: consumer groups", "--topic, --cluster")
+    if groups and roles["--producer"] and not roles["--consumer"]:
+        raise InputError("--group", "", "--group with --producer", "--topic with --producer")
 
 
-def _resources(topics: Sequence[str], cluster: bool, pattern: str) -> list[Resource]:
+def _operations(roles: Mapping[str, bool], given: Sequence[str]) -> Mapping[AclResourceType, Sequence[str]]:
+    """The operations of the entries for each type of resource: those of the roles, or without a role the given ones."""
+    chosen = [ROLES[role] for role, is_given in roles.items() if is_given]
+    if not chosen:
+        return dict.fromkeys(AclResourceType, given)
+    return {kind: [*dict.fromkeys(name for role in chosen for name in role.get(kind, ()))] for kind in AclResourceType}
+
+
+def _resources(topics: Sequence[str], groups: Sequence[str], cluster: bool, pattern: str) -> list[Resource]:
     if cluster and pattern == "prefixed":
         raise InputError("--resource-pattern-type", "", "prefixed with --cluster", "literal")
-    if not all(topic.strip() for topic in topics):
-        raise InputError("--topic", "", "an empty name", "the name of a topic, or '*'")
+    named = ((AclResourceType.TOPIC, topics), (AclResourceType.GROUP, groups))
+    for kind, names in named:
+        if not all(name.strip() for name in names):
+            what = kind.name.lower()
+            raise InputError(f"--{what}", "", "an empty name", f"the name of a {what}, or '*'")
     of_cluster = [(AclResourceType.CLUSTER, CLUSTER_NAME)] if cluster else []
-    return [*((AclResourceType.TOPIC, topic.strip()) for topic in topics), *of_cluster]
+    return [*((kind, name.strip()) for kind, names in named for name in names), *of_cluster]
 
 
 def _operation(text: str, kind: AclResourceType) -> AclOperation:
-    allowed = TOPIC_OPERATIONS if kind is AclResourceType.TOPIC else CLUSTER_OPERATIONS
-    found = OPERATIONS.get(text.replace("_", "").lower())
+    found, allowed = OPERATIONS.get(text.replace("_", "").lower()), ALLOWED[kind]
     if found is None or found not in allowed:
         names = ", ".join(sorted(operation.name.lower() for operation in allowed))
         raise InputError("--operation", "", f"{text} for a {kind.name.lower()}", names)
@@ -166,9 +177,12 @@ def _operation(text: str, kind: AclResourceType) -> AclOperation:
 
 
 def _entries(
-    resources: Sequence[Resource], pattern: str, operations: Sequence[str], principals: Mapping[str, Sequence[str]]
+    resources: Sequence[Resource],
+    pattern: str,
+    operations: Mapping[AclResourceType, Sequence[str]],
+    principals: Mapping[str, Sequence[str]],
 ) -> list[AclEntry]:
-    """One entry per resource, operation and principal; `principals` by type of permission."""
+    """One entry per resource, operation on it and principal; `principals` by type of permission."""
     permissions = [(principal, AclPermissionType[kind]) for kind, found in principals.items() for principal in found]
     for principal, _ in permissions:
         if not is_principal(principal):
@@ -183,7 +197,7 @@ def _entries(
             permission_type=permission,
         )
         for kind, resource in resources
-        for text in operations
+        for text in operations[kind]
         for principal, permission in permissions
     ]
 

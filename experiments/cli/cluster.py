@@ -149,9 +149,10 @@ def up(
     before = None if disks is None else read_kept(disks)
     chosen = generation or (Generation.KIP_966 if before is None else before.options.generation)
     has_store = chosen.features.metadata_in_store
-    if has_store and (controllers is not None or racks is not None):
-        option_name = "--racks" if controllers is None else "--controllers"
-        raise InputError(option_name, "", racks or controllers, f"no such option with --generation {chosen.value}")
+    unfit = {"--controllers": controllers, "--racks": racks, "--listeners": "Kafka's clients" if listeners else None}
+    for option_name, value in unfit.items():
+        if has_store and value is not None:
+            raise InputError(option_name, "", value, f"no such option with --generation {chosen.value}")
     release = None if kafka_release is None and before is not None else release_of(kafka_release, chosen)
     configs = _configs(config, server_properties, chosen)
     if listeners:

@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 
 from experiments.cli.game_day import RunningAddress, RunningName
-from experiments.cli.output import Json, fail_if, option, print_first, print_result, table_of
+from experiments.cli.output import Json, fail_if, flag, option, print_first, print_result, table_of
 from experiments.cli.run_pages import Exploration, Html
 from experiments.engines.ray.session import expect_kills, stay_on_loopback
 from experiments.support.errors import InputError
@@ -137,6 +137,7 @@ def soak(
     name: RunningName = None,
     address: RunningAddress = None,
     html: Annotated[Path | None, option("FILE", "Write the report page of the day to this file.")] = None,
+    kafka_clients: Annotated[bool, flag("--kafka-clients", "librdkafka writes and reads, on the listeners.")] = False,
     as_json: Json = False,
 ) -> None:
     """Put a cluster on Ray under load, inject one fault after another, and check what its clients recorded. With --name
@@ -148,6 +149,7 @@ def soak(
     from experiments.hunt.soak.run import SoakOptions
     from experiments.hunt.soak.run import soak as run
     from experiments.hunt.soak.running import require_possible, soak_running
+    from experiments.support.librdkafka import librdkafka
 
     running = None if name is None and address is None else _running_cluster(name, address, brokers, controllers)
     kinds = _kinds(faults, has_own_ray=running is None)
@@ -157,10 +159,12 @@ def soak(
         (brokers or 3, controllers or 1) if running is None else (running.options.brokers, running.options.controllers)
     )
     if running is not None:
-        require_possible(running, kinds)
+        require_possible(running, kinds, kafka_clients)
+    if kafka_clients:
+        librdkafka("--kafka-clients")
     folder = out or Path(tempfile.mkdtemp(prefix="isray-soak-"))
     cluster = None if running is None else running.options.name
-    options = SoakOptions(minutes, seed, size[0], partitions, rate, kinds, folder, size[1], cluster)
+    options = SoakOptions(minutes, seed, size[0], partitions, rate, kinds, folder, size[1], cluster, kafka_clients)
     with ray_output_to_stderr(), progress("isray soak", "faults") as shown:
 
         def show(sent: int, faults: int) -> None:

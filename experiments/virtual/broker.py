@@ -14,7 +14,7 @@ from google_crc32c import extend
 
 from protocol.contract import Effect, Send
 from protocol.ids import CLUSTER_ID, NodeId, TimeMs
-from protocol.messages.base import Message
+from protocol.messages.base import ClientRequest, Message
 from protocol.messages.connections import ClientBytes, ClientDisconnected
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.listening_broker import ListeningBroker
@@ -41,6 +41,9 @@ class _Core:
 
     def fire(self, now_ms: TimeMs, name: str) -> list[Effect]:
         return BrokerNode.fire(self._node, now_ms, name)
+
+    def withdraw(self, client: NodeId, number: int, request: ClientRequest) -> None:
+        self._node.withdraw(client, number, request)
 
 
 class SimulatedBroker(BrokerNode):

@@ -54,6 +54,13 @@ class DelayedProduces:
         if done:
             del queue[:done]
 
+    def withdraw(self, client: NodeId, number: int, request: ProduceRequest) -> None:
+        """Forgets a delayed request, whose correlation id is `number`; its records stay in the log."""
+        replica = self._context.replica_named(request.topic, request.partition)
+        if replica is not None:
+            queue = replica.delayed_produces
+            queue[:] = [item for item in queue if (item.client, item.correlation_id) != (client, number)]
+
     def fail(self, replica: Replica, error: ErrorCode) -> None:
         for delayed in replica.delayed_produces:
             self._respond(delayed, error)

@@ -104,6 +104,18 @@ class Reads:
         for item in self._delayed.pop(replica.key, ()):
             self._context.out.send(item.client, item.request.refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
+    def withdraw(self, client: NodeId, number: int, request: ConsumeRequest) -> None:
+        """Forgets a delayed read, whose correlation id is `number`."""
+        replica = self._context.replica_named(request.topic, request.partition)
+        if replica is None or replica.key not in self._delayed:
+            return
+        delayed = self._delayed[replica.key]
+        left = [item for item in delayed if (item.client, item.request.correlation_id) != (client, number)]
+        if left:
+            self._delayed[replica.key] = left
+        else:
+            del self._delayed[replica.key]
+
     def fire(self, now_ms: TimeMs, _: str) -> None:
         """Answers the delayed reads whose `max_wait_ms` is over, without records."""
         self._timer_ms = None

@@ -7,7 +7,7 @@ follows its length. Brokers parse neither.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from protocol.messages.batch import RecordBatch
@@ -59,9 +59,9 @@ def split(payload: bytes) -> list[bytes]:
     return records
 
 
-def named_runs(payload: bytes) -> Iterator[tuple[int, int, int]]:
-    """The generated records of a payload in order, as (command id, number of the first, count) of consecutive ones."""
-    names = [(place, *identity(data)) for place, data in enumerate(split(payload))]
+def named_runs(records: Iterable[bytes]) -> Iterator[tuple[int, int, int]]:
+    """Generated records in order, as (command id, number of the first, count) of consecutive ones."""
+    names = [(place, *identity(data)) for place, data in enumerate(records)]
     for (command_id, _), run in groupby(names, lambda name: (name[1], name[2] - name[0])):
         (_, _, first), *others = run
         yield command_id, first, 1 + len(others)

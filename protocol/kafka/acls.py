@@ -1,6 +1,6 @@
-"""DescribeAcls, CreateAcls and DeleteAcls: access control entries of topics and of the cluster.
+"""DescribeAcls, CreateAcls and DeleteAcls: access control entries of topics, of groups and of the cluster.
 
-Entries of resources that do not exist here (groups, transactional ids, delegation tokens, users) are not created:
+Entries of resources that do not exist here (transactional ids, delegation tokens, users) are not created:
 INVALID_REQUEST. A filter that asks for them matches nothing.
 
 A filter's pattern type ANY matches every entry with the name, MATCH those whose pattern matches the name: literally, as

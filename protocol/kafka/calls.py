@@ -11,7 +11,8 @@ bottom, without a thread and without a table of half-finished requests:
 `Tasks` runs generators. Requests to the broker that hosts the listener are handed to it at once. Those to the active
 controller are sent to it, and again to its successor after NOT_CONTROLLER or a silence of `RETRY_MS`, until the
 deadline (as Kafka's brokers forward requests). A silent controller may be at work: a request that changes something is
-sent again only once another controller is active. A response that arrives after its generator went on is dropped.
+sent again only once another controller is active. A response that arrives after its generator went on is dropped, and
+requests to the broker that have none by then are withdrawn, so that reads and appends do not wait for no one.
 """
 
 from __future__ import annotations
@@ -75,14 +76,14 @@ class Signal:
 
     def __init__(self, deadline_ms: TimeMs) -> None:
         self.deadline_ms = deadline_ms
-        self.waiting: _Task | None = None
+        self.waiting: Task | None = None
 
 
 Handler = Generator[Calls | Signal, Any, Any]
 
 
 @dataclass(eq=False, slots=True)
-class _Task:
+class Task:
     """A generator with what it waits for; `awaited` counts its waits, so that late deadlines are recognised."""
 
     handler: Handler
@@ -102,7 +103,7 @@ def _ended(now_ms: TimeMs, value: Any) -> None:
 
 @dataclass(eq=False, slots=True)
 class _Sent:
-    task: _Task
+    task: Task
     place: int
     call: Call
     deadline_ms: TimeMs
@@ -116,10 +117,12 @@ class Tasks:
     def __init__(self, out: Outbox, controller: Callable[[], NodeId]) -> None:
         self.to_broker: deque[ClientRequest] = deque()
         """Requests for the broker that hosts the listener, in order."""
+        self.withdrawn: deque[tuple[int, ClientRequest]] = deque()
+        """Those whose responses are not waited for any more, with their correlation ids."""
         self._out = out
         self._controller = controller
         self._sent: dict[int, _Sent] = {}
-        self._given: deque[tuple[_Task, int, Any]] = deque()
+        self._given: deque[tuple[Task, int, Any]] = deque()
         self._last_id = 0
         self._due: list[_Due] = []
         self._entries = 0
@@ -134,15 +137,22 @@ class Tasks:
         """How many deadlines are waited for."""
         return len(self._due)
 
-    def run(self, now_ms: TimeMs, handler: Handler, done: Callable[[TimeMs, Any], None]) -> None:
+    def run(self, now_ms: TimeMs, handler: Handler, done: Callable[[TimeMs, Any], None]) -> Task:
         """Starts a handler; `done(now_ms, returned value)` is called when it returns, possibly at once."""
-        self._resume(now_ms, _Task(handler, done), None)
+        task = Task(handler, done)
+        self._resume(now_ms, task, None)
+        return task
+
+    def cancel(self, task: Task) -> None:
+        """Ends a handler that waits for responses; `done` is not called."""
+        self._stop_waiting(task)
+        task.handler.close()
 
     def send_to_broker(self, request: ClientRequest) -> None:
         """A request to the broker that gets no response."""
         self.to_broker.append(request)
 
-    def at(self, at_ms: TimeMs, act: Callable[[TimeMs], None], task: _Task | None = None) -> None:
+    def at(self, at_ms: TimeMs, act: Callable[[TimeMs], None], task: Task | None = None) -> None:
         """Calls `act(now_ms)` at a time; where it is for the present wait of a task, only while that lasts."""
         self._entries += 1
         heappush(self._due, (at_ms, self._entries, act, task, 0 if task is None else task.awaited))
@@ -192,11 +202,16 @@ class Tasks:
             sent.task.numbers.discard(number)
         return sent
 
-    def _resume(self, now_ms: TimeMs, task: _Task, value: Any) -> None:
+    def _stop_waiting(self, task: Task) -> None:
         task.awaited += 1
-        for number in task.numbers:
-            del self._sent[number]
+        for number in sorted(task.numbers):
+            call = self._sent.pop(number).call
+            if call.to == BROKER:
+                self.withdrawn.append((number, call.request))
         task.numbers.clear()
+
+    def _resume(self, now_ms: TimeMs, task: Task, value: Any) -> None:
+        self._stop_waiting(task)
         try:
             wanted = task.handler.send(value)
         except StopIteration as end:
@@ -248,13 +263,13 @@ class Tasks:
         if now_ms < sent.deadline_ms:
             self._send(now_ms, sent)
 
-    def _expire_signal(self, now_ms: TimeMs, signal: Signal, task: _Task) -> None:
+    def _expire_signal(self, now_ms: TimeMs, signal: Signal, task: Task) -> None:
         if signal.waiting is task:
             signal.waiting = None
             self._resume(now_ms, task, None)
 
 
-_Due = tuple[TimeMs, int, Callable[[TimeMs], None], _Task | None, int]
+_Due = tuple[TimeMs, int, Callable[[TimeMs], None], Task | None, int]
 """When, the number of the entry, what to do, and the task and its wait where it is for one."""
 
 

@@ -70,7 +70,7 @@ def metadata(view: View, client: Client, request: KafkaRequest) -> Values:
     else:
         described = [_named_topic(view, item, client.principal, has_operations) for item in topics]
     return {
-        "brokers": _brokers(view),
+        "brokers": view.node_endpoints(view.live_brokers()),
         "cluster_id": view.cluster_id,
         "controller_id": view.me,
         "topics": described,
@@ -87,21 +87,14 @@ def describe_cluster(view: View, client: Client, request: KafkaRequest) -> Value
         "endpoint_type": 1,
         "cluster_id": view.cluster_id,
         "controller_id": view.me,
-        "brokers": [{**item, "broker_id": item["node_id"], "is_fenced": False} for item in _brokers(view)],
+        "brokers": [
+            {**item, "broker_id": item["node_id"], "is_fenced": False}
+            for item in view.node_endpoints(view.live_brokers())
+        ],
         "cluster_authorized_operations": cluster_operations(view.image, client.principal)
         if is_asked
         else NO_AUTHORIZED_OPERATIONS,
     }
-
-
-def _brokers(view: View) -> list[dict[str, Any]]:
-    found = []
-    for broker in view.live_brokers():
-        endpoint = view.endpoint(broker)
-        if endpoint is not None:
-            rack = view.image.brokers[broker].rack
-            found.append({"node_id": broker, "host": endpoint[0], "port": endpoint[1], "rack": rack})
-    return found
 
 
 def _named_topic(view: View, item: Any, principal: str, has_operations: bool) -> Values:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from protocol.errors import MalformedMessageError
 from protocol.ids import TimeMs
+from protocol.kafka.calls import Task
 from protocol.kafka.view import Client
 from protocol.kafka.wire import API_VERSIONS, FrameReader, KafkaRequest, decode_request, request_head
 
@@ -33,6 +34,8 @@ class Connection:
     client: Client = field(default_factory=Client)
     is_busy: bool = False
     """Whether a request is being handled."""
+    task: Task | None = None
+    """The handler of that request, where it may be cancelled when the connection ends."""
     is_closed: bool = False
     is_congested: bool = False
     """Whether responses wait at the transport, because the client does not read."""

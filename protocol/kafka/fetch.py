@@ -1,9 +1,9 @@
 """Fetch by consumers.
 
 **Waiting.** A fetch first reads all its partitions, a few at a time. If they have less than `min_bytes`, and none has
-news (an error, a diverging epoch), it asks those without records again and waits at each leader until the high
-watermark moves there, until there is enough, or `max_wait` is over. Departure from Kafka: once every partition has
-records, it does not wait for more of them, whatever `min_bytes`.
+news (an error, a diverging epoch), it asks for what follows and waits at each leader until the high watermark moves
+there; so again, until there is enough, or `max_wait` is over. Departure from Kafka: where the request's limits allow no
+more records of any partition, it does not wait for `max_wait` to end, whatever `min_bytes`.
 
 **Sessions** (KIP-227). A consumer may name all its partitions once; the broker remembers them with what it answered
 last, and later requests and responses have only what has changed. Sessions are numbered per broker, at most
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
@@ -26,7 +26,7 @@ from protocol.kafka.batches import to_kafka
 from protocol.kafka.calls import BROKER, MAX_WAIT_MS, Answers, Call, Calls, Handler
 from protocol.kafka.view import NO_UUID, Client, View, epoch_error, leader_fields
 from protocol.kafka.wire import KafkaRequest, Values, ms_of
-from protocol.messages.base import Response
+from protocol.messages.base import Response, changed
 from protocol.messages.batch import RecordBatch
 from protocol.messages.data import ConsumeRequest, ConsumeResponse
 
@@ -166,32 +166,59 @@ def _read(view: View, client: Client, wanted: list[Wanted], body: Any, deadline_
             calls = [_call(view, client, wanted[place], 0, left) for place in places]
             first = yield Calls(calls, max(deadline_ms, view.now_ms + 1))
         for place, response in zip(places, first, strict=True):
-            answers[place] = response
+            answers[place] = _beyond_end(view, wanted[place], response)
             left -= _size(response)
     while view.now_ms < deadline_ms and not _is_enough(answers, min_bytes):
-        silent = [place for place in asked if not _size(answers[place])]
-        if not silent:
+        places = [place for place in asked if _size(answers[place]) < wanted[place].max_bytes]
+        if not places or left <= 0:
             break
         wait_ms = deadline_ms - view.now_ms
-        size = sum(_size(answer) for answer in answers)
-        enough = _enough_with(size, min_bytes)
-        calls = [_call(view, client, wanted[place], wait_ms, left) for place in silent]
-        more = yield Calls(calls, deadline_ms, enough)
-        for place, response in zip(silent, more, strict=True):
-            answers[place] = response or answers[place]
-        if all(response is not None for response in more):
+        calls = [_call(view, client, _rest(wanted[place], answers[place]), wait_ms, left) for place in places]
+        more = yield Calls(calls, deadline_ms, _has_some)
+        for place, response in zip(places, more, strict=True):
+            answers[place] = _joined(answers[place], response)
+        left -= sum(_size(response) for response in more)
+        if not _has_some(more) or any(_has_news(response) for response in more):
             break
     return answers
 
 
-def _enough_with(size: int, min_bytes: int) -> Any:
-    """Whether responses with records of `size` bytes, and those of another round, are enough."""
+def _beyond_end(view: View, item: Wanted, answer: Response | ErrorCode | None) -> Response | ErrorCode | None:
+    """The answer; but above the log end, where the client names the epoch of its last record, the end of the epoch up to
+    which the log may be the same (KIP-320). The project's own clients get OFFSET_OUT_OF_RANGE there.
+    """
+    if not isinstance(answer, ConsumeResponse) or answer.error is not ErrorCode.OFFSET_OUT_OF_RANGE:
+        return answer
+    topic = view.topic(item.topic, item.topic_id)
+    replica = None if topic is None else view.context.replica_named(topic.name, item.partition)
+    if replica is None or item.last_fetched_epoch < 0 or item.fetch_offset <= replica.log.end_offset:
+        return answer
+    diverging = replica.log.divergence(item.fetch_offset, item.last_fetched_epoch)
+    return changed(answer, error=ErrorCode.NONE, diverging_epoch=diverging)
 
-    def is_enough(more: Answers) -> bool:
-        news = [response for response in more if response is not None]
-        return any(_has_news(item) for item in news) or size + sum(_size(item) for item in news) >= max(min_bytes, 1)
 
-    return is_enough
+def _has_some(more: Answers) -> bool:
+    """Whether one of the responses has records or news."""
+    return any(_has_news(response) or _size(response) for response in more)
+
+
+def _rest(item: Wanted, answer: Response | ErrorCode | None) -> Wanted:
+    """What is wanted of a partition behind what has been read of it."""
+    if not isinstance(answer, ConsumeResponse) or not answer.batches:
+        return item
+    last, max_bytes = answer.batches[-1], item.max_bytes - _size(answer)
+    return replace(item, fetch_offset=last.next_offset, last_fetched_epoch=last.leader_epoch, max_bytes=max_bytes)
+
+
+def _joined(before: Response | ErrorCode | None, more: Response | None) -> Response | ErrorCode | None:
+    """What has been read of a partition: both responses; the first alone where it has records and the other has news,
+    which the client gets by its next fetch.
+    """
+    if more is None or not _size(before):
+        return before if more is None else more
+    if not isinstance(before, ConsumeResponse) or not isinstance(more, ConsumeResponse) or _has_news(more):
+        return before
+    return changed(more, batches=before.batches + more.batches)
 
 
 def _is_enough(answers: list[Response | ErrorCode | None], min_bytes: int) -> bool:

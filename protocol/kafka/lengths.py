@@ -1,8 +1,10 @@
-"""Whether the lengths in a request fit its bytes, before they are read.
+"""Whether the lengths in a request fit its bytes, before they are read; and the request without what is not known.
 
 kio's reader makes room for as many items as an array says that it has, so that forty bytes can ask for the memory of
 the whole machine, which ends the process. Like Kafka's, this broker refuses an array with more items than bytes are
-left. `fits` walks over a request by its schema without building anything; items of one size are passed over at once.
+left. `known_part` walks over a request by its schema without building anything; items of one size are passed over at
+once. A tagged field that the schema lacks comes from a client that is newer; Kafka skips it (KIP-482), which kio does
+not. So the walk notes it, and the request is read without it.
 
 | type | before version "flexible" | from it on |
 |---|---|---|
@@ -16,10 +18,12 @@ left. `fits` walks over a request by its schema without building anything; items
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
+
+from protocol.messages.kafka_batch import unsigned_varint
 
 _SIZES = {
     "bool": 1,
@@ -41,13 +45,35 @@ MAX_TEXT = 2**15 - 1
 MAX_BYTES = 2**31 - 1
 """The longest that Kafka's readers take."""
 _MAX_VARINT_BYTES = 5
-Pass = Callable[[bytes, int], int]
-"""(bytes, place) to the place behind a field. ValueError where a length does not fit, IndexError at the end."""
+Cut = tuple[int, int, bytes]
+"""Where something begins and ends that is read as other bytes."""
+Pass = Callable[[bytes, int, list[Cut]], int]
+"""(bytes, place) to the place behind a field, with the cuts to make in it. ValueError where a length does not fit,
+IndexError at the end."""
 
 
-def check_lengths(schema: Any, data: bytes, place: int) -> None:
-    """Raises ValueError or IndexError unless the lengths in an entity of the schema at `place` fit the data."""
-    _pass_entity(schema)(data, place)
+def known_part(schema: Any, data: bytes, place: int) -> bytes:
+    """The data, without tagged fields that are unknown in an entity of the schema at `place`. Raises ValueError or
+    IndexError unless the lengths in the entity fit the data.
+    """
+    cuts: list[Cut] = []
+    _pass_entity(schema)(data, place, cuts)
+    return _with_cuts(data, 0, len(data), cuts) if cuts else data
+
+
+def known_header(data: bytes, place: int) -> bytes:
+    """The request, without the tagged fields of its header, which begin at `place`: none is known."""
+    cuts: list[Cut] = []
+    _pass_tagged({}, data, place, cuts)
+    return _with_cuts(data, 0, len(data), cuts) if cuts else data
+
+
+def _with_cuts(data: bytes, begin: int, end: int, cuts: Sequence[Cut]) -> bytes:
+    parts: list[bytes] = []
+    for cut_begin, cut_end, instead in cuts:
+        parts += (data[begin:cut_begin], instead)
+        begin = cut_end
+    return b"".join((*parts, data[begin:end]))
 
 
 @cache
@@ -67,11 +93,11 @@ def _pass_entity(schema: type[Any]) -> Pass:
         tag: _step(field.metadata.get("kafka_type"), hints[field.name], is_flexible) for tag, field in tagged.items()
     }
 
-    def pass_over(data: bytes, place: int) -> int:
+    def pass_over(data: bytes, place: int, cuts: list[Cut]) -> int:
         for step in plan:
-            place = place + step if isinstance(step, int) else step(data, place)
+            place = place + step if isinstance(step, int) else step(data, place, cuts)
         if is_flexible:
-            place = _pass_tagged(known, data, place)
+            place = _pass_tagged(known, data, place, cuts)
         if place > len(data):
             raise IndexError(f"{place - len(data)} bytes are missing")
         return place
@@ -79,15 +105,27 @@ def _pass_entity(schema: type[Any]) -> Pass:
     return pass_over
 
 
-def _pass_tagged(known: dict[int, int | Pass], data: bytes, place: int) -> int:
+def _pass_tagged(known: dict[int, int | Pass], data: bytes, place: int, cuts: list[Cut]) -> int:
+    begin = place
     count, place = _varint(data, place)
+    if not count:
+        return place
+    kept: list[bytes] = []
+    is_cut = False
     for _ in range(count):
         tag, place = _varint(data, place)
         size, place = _varint(data, place)
-        step = known.get(tag)
+        end, step = _within(data, place + size), known.get(tag)
+        inner: list[Cut] = []
         if step is not None and not isinstance(step, int):
-            step(data, place)
-        place = _within(data, place + size)
+            step(data, place, inner)
+        if step is not None:
+            content = _with_cuts(data, place, end, inner)
+            kept.append(b"".join((unsigned_varint(tag), unsigned_varint(len(content)), content)))
+        is_cut = is_cut or step is None or bool(inner)
+        place = end
+    if is_cut:
+        cuts.append((begin, place, b"".join((unsigned_varint(len(kept)), *kept))))
     return place
 
 
@@ -111,13 +149,13 @@ def _item(kafka_type: str | None, hint: Any, is_flexible: bool) -> int | Pass:
 
 
 def _pass_nullable(pass_entity: Pass) -> Pass:
-    return lambda data, place: place + 1 if data[place] > 0x7F else pass_entity(data, place + 1)
+    return lambda data, place, cuts: place + 1 if data[place] > 0x7F else pass_entity(data, place + 1, cuts)
 
 
 def _pass_bytes(length_bytes: int, is_flexible: bool, most: int) -> Pass:
     if is_flexible:
 
-        def pass_compact(data: bytes, place: int) -> int:
+        def pass_compact(data: bytes, place: int, _: list[Cut]) -> int:
             length, place = _varint(data, place)
             if length - 1 > most:
                 raise ValueError(f"found a text of {length - 1} bytes; allowed: at most {most}")
@@ -125,7 +163,7 @@ def _pass_bytes(length_bytes: int, is_flexible: bool, most: int) -> Pass:
 
         return pass_compact
 
-    def pass_legacy(data: bytes, place: int) -> int:
+    def pass_legacy(data: bytes, place: int, _: list[Cut]) -> int:
         length, place = _fixed(data, place, length_bytes)
         return _within(data, place + max(length, 0))
 
@@ -133,7 +171,7 @@ def _pass_bytes(length_bytes: int, is_flexible: bool, most: int) -> Pass:
 
 
 def _pass_array(item: int | Pass, is_flexible: bool) -> Pass:
-    def pass_over(data: bytes, place: int) -> int:
+    def pass_over(data: bytes, place: int, cuts: list[Cut]) -> int:
         if is_flexible:
             count, place = _varint(data, place)
             count -= 1
@@ -144,7 +182,7 @@ def _pass_array(item: int | Pass, is_flexible: bool) -> Pass:
         if isinstance(item, int):
             return _within(data, place + max(count, 0) * item)
         for _ in range(count):
-            place = item(data, place)
+            place = item(data, place, cuts)
         return place
 
     return pass_over

@@ -20,7 +20,7 @@ from protocol.contract import Outbox
 from protocol.errors import ErrorCode, MalformedMessageError
 from protocol.ids import NodeId, TimeMs
 from protocol.kafka.api import Api
-from protocol.kafka.apis import FETCH, STATELESS
+from protocol.kafka.apis import FETCH, PRODUCE, STATELESS
 from protocol.kafka.calls import Tasks
 from protocol.kafka.cluster import supported
 from protocol.kafka.connection import Connection, Incoming, Token, UnsupportedRequest
@@ -43,6 +43,10 @@ TURN_BYTES = 65_536
 """How many bytes of responses end the turn of a connection whose client has sent several requests."""
 PIPELINED_REQUESTS = 2
 """How many requests of the largest size may wait in the buffer of a connection; with more it ends."""
+
+
+CANCELLED = (FETCH, PRODUCE)
+"""The APIs whose handlers end with their connection; others go on, since they may have to finish what they changed."""
 
 
 class KafkaListener:
@@ -85,7 +89,7 @@ class KafkaListener:
         elif isinstance(message, ClientConnected):
             self._open(now_ms, peer, message)
         elif isinstance(message, ClientDisconnected):
-            self._connections.remove((peer, message.connection))
+            self._remove((peer, message.connection))
         elif isinstance(message, ClientCongested):
             self._set_congested(now_ms, (peer, message.connection), message.is_congested)
         elif isinstance(message, Response):
@@ -186,7 +190,9 @@ class KafkaListener:
         connection.is_busy = True
         result = self._apis[request.api_key].handler(self._view, connection.client, request)
         if isinstance(result, Generator):
-            self.tasks.run(now_ms, result, partial(self._finish, key, connection, request))
+            task = self.tasks.run(now_ms, result, partial(self._finish, key, connection, request))
+            if connection.is_busy and request.api_key in CANCELLED:
+                connection.task = task
         else:
             self._respond(key, connection, request, result)
 
@@ -198,7 +204,7 @@ class KafkaListener:
         self._handle_next(now_ms, key, connection)
 
     def _respond(self, key: ConnectionKey, connection: Connection, request: KafkaRequest, result: Any) -> None:
-        connection.is_busy = False
+        connection.is_busy, connection.task = False, None
         if connection.is_closed or result is NO_RESPONSE:
             return
         if result is REFUSED_WITHOUT_ACKS:
@@ -239,8 +245,14 @@ class KafkaListener:
 
     def _close(self, key: ConnectionKey, reason: str) -> None:
         peer, number = key
-        self._connections.remove(key)
+        self._remove(key)
         self.out.send(peer, ClientDisconnected(connection=number, reason=reason))
+
+    def _remove(self, key: ConnectionKey) -> None:
+        """Forgets a connection that has ended, with what its client waits for."""
+        connection = self._connections.remove(key)
+        if connection is not None and connection.task is not None:
+            self.tasks.cancel(connection.task)
 
     def _fetch(self, view: View, client: Client, request: KafkaRequest) -> Any:
         return fetch(view, self._sessions, client, request)

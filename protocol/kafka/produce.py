@@ -8,6 +8,7 @@ client learns of it, and so does `REFUSED_WITHOUT_ACKS`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from protocol.errors import ErrorCode
@@ -33,12 +34,12 @@ def produce(view: View, client: Client, request: KafkaRequest) -> Handler:
     """Appends the batches of all partitions, and answers when all of them have an outcome or the timeout is over."""
     body = request.body
     timeout_ms = ms_of(body.timeout)
+    topics = [view.topic(getattr(topic, "name", None), getattr(topic, "topic_id", None)) for topic in body.topic_data]
     if getattr(body, "transactional_id", None) is not None:
-        return _response(view, body, lambda *_: {"error_code": ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
+        return _response(view, body, topics, lambda *_: {"error_code": ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
     refused: dict[tuple[int, int], InvalidBatch] = {}
     calls: dict[tuple[int, int], Call] = {}
-    for t, topic in enumerate(body.topic_data):
-        found = view.topic(getattr(topic, "name", None), getattr(topic, "topic_id", None))
+    for t, (topic, found) in enumerate(zip(body.topic_data, topics, strict=True)):
         for p, item in enumerate(topic.partition_data):
             try:
                 if found is None:
@@ -79,14 +80,16 @@ def produce(view: View, client: Client, request: KafkaRequest) -> Handler:
         offset = answer.base_offset if answer.error is ErrorCode.NONE else NO_OFFSET
         return {"error_code": answer.error, "base_offset": offset}
 
-    return _response(view, body, outcome)
+    return _response(view, body, topics, outcome)
 
 
-def _response(view: View, body: Any, outcome: Any) -> Values:
+def _response(view: View, body: Any, known: Sequence[TopicImage | None], outcome: Any) -> Values:
+    """The outcomes of all partitions. `known` are the topics as they were found, in the order of the request; they show
+    the leaders of now.
+    """
     leaders: list[int] = []
     topics = []
-    for t, topic in enumerate(body.topic_data):
-        found = view.topic(getattr(topic, "name", None), getattr(topic, "topic_id", None))
+    for t, (topic, found) in enumerate(zip(body.topic_data, known, strict=True)):
         partitions = []
         for p, item in enumerate(topic.partition_data):
             fields = {"base_offset": NO_OFFSET, **outcome((t, p))}

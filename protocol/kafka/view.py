@@ -6,7 +6,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from protocol.errors import ErrorCode
@@ -87,13 +87,14 @@ class View:
         brokers = self.image.brokers.items()
         return [broker for broker, entry in sorted(brokers) if not entry.fenced and entry.endpoint is not None]
 
-    def node_endpoints(self, brokers: Sequence[BrokerId]) -> list[Values]:
-        """Addresses of leaders as KIP-951 has them in responses."""
-        found: list[Values] = []
+    def node_endpoints(self, brokers: Sequence[BrokerId]) -> list[dict[str, Any]]:
+        """Addresses and racks of brokers with a listener, as responses have them."""
+        found: list[dict[str, Any]] = []
         for broker in sorted(set(brokers)):
             endpoint = self.endpoint(broker)
             if endpoint is not None:
-                found.append({"node_id": broker, "host": endpoint[0], "port": endpoint[1], "rack": None})
+                rack = self.image.brokers[broker].rack
+                found.append({"node_id": broker, "host": endpoint[0], "port": endpoint[1], "rack": rack})
         return found
 
 

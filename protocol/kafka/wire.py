@@ -29,11 +29,13 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import DecodeError
 
 from protocol.errors import MalformedMessageError
-from protocol.kafka.lengths import check_lengths
+from protocol.kafka.lengths import known_header, known_part
 
 _LENGTH = struct.Struct(">i")
 _KEY_AND_VERSION = struct.Struct(">hh")
 _CORRELATION_ID = struct.Struct(">i")
+_CLIENT_ID_LENGTH = struct.Struct(">h")
+_HEAD_BYTES = _KEY_AND_VERSION.size + _CORRELATION_ID.size
 API_VERSIONS = 18
 """Its response has the oldest header at every version, so that a client can read it whatever it knows (KIP-511)."""
 Values = Mapping[str, Any]
@@ -97,7 +99,7 @@ class FrameReader:
 
 def request_head(body: bytes) -> RequestHead:
     """The head of a request. MalformedMessageError for a body that is too short for one."""
-    if len(body) < _KEY_AND_VERSION.size + _CORRELATION_ID.size:
+    if len(body) < _HEAD_BYTES:
         raise MalformedMessageError(f"found a request of {len(body)} bytes; allowed: at least 8")
     key, version = _KEY_AND_VERSION.unpack_from(body)
     (correlation_id,) = _CORRELATION_ID.unpack_from(body, _KEY_AND_VERSION.size)
@@ -110,14 +112,22 @@ def decode_request(head: RequestHead, body: bytes) -> KafkaRequest:
     """
     read_header, read_payload = _request_readers(head.api_key, head.version)
     try:
+        schema: Any = load_request_schema(head.api_key, head.version)
+        if schema.__header_schema__.__flexible__:
+            body = known_header(body, _client_id_end(body))
         header, size = read_header(body, 0)
-        check_lengths(load_request_schema(head.api_key, head.version), body, size)
-        payload, _ = read_payload(body, size)
+        payload, _ = read_payload(known_part(schema, body, size), size)
         kind: Any = type(payload)
         _null_check(kind)(payload)
-    except (DecodeError, ValueError, LookupError, OverflowError) as error:
+    except (DecodeError, ValueError, LookupError, OverflowError, struct.error) as error:
         raise MalformedMessageError(f"API {head.api_key} version {head.version}: {error}") from error
     return KafkaRequest(head.api_key, head.version, head.correlation_id, header.client_id or "", payload)
+
+
+def _client_id_end(body: bytes) -> int:
+    """Where the client id of a header ends, which is of the oldest form in every version."""
+    (length,) = _CLIENT_ID_LENGTH.unpack_from(body, _HEAD_BYTES)
+    return _HEAD_BYTES + _CLIENT_ID_LENGTH.size + max(int(length), 0)
 
 
 def encode_response(api_key: int, version: int, correlation_id: int, values: Values) -> bytes:
@@ -132,6 +142,18 @@ def encode_response(api_key: int, version: int, correlation_id: int, values: Val
     frame = buffer.getbuffer()
     _LENGTH.pack_into(frame, 0, len(frame) - _LENGTH.size)
     return bytes(frame)
+
+
+def encode_request(api_key: int, version: int, correlation_id: int, client_id: str, values: Values) -> bytes:
+    """The frame of a request, as clients write it. KeyError where `values` lacks a field that the version needs."""
+    schema = load_request_schema(api_key, version)
+    kind: Any = schema.__header_schema__
+    fields = {"request_api_key": api_key, "request_api_version": version, "correlation_id": correlation_id}
+    buffer = BytesIO()
+    entity_writer(kind)(buffer, kind(**fields, client_id=client_id))
+    entity_writer(schema)(buffer, entity_builder(schema)(values))
+    body = buffer.getvalue()
+    return _LENGTH.pack(len(body)) + body
 
 
 def decode_response(head: RequestHead, body: bytes) -> Any:

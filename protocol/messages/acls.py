@@ -1,4 +1,4 @@
-"""Access control entries: who may do what to which topic, or to the cluster (requirement G32).
+"""Access control entries: who may do what to which topic or consumer group, or to the cluster (requirement G32).
 
 Operations, types and wire values are Kafka's, as far as there is something here to guard.
 """
@@ -25,6 +25,7 @@ class AclResourceType(Enum):
     """Kafka's wire values."""
 
     TOPIC = 2
+    GROUP = 3
     CLUSTER = 4
 
 

@@ -113,12 +113,16 @@ def encode_record(offset_delta: int, timestamp_delta: int, key: bytes | None, va
 
 def varint(number: int) -> bytes:
     """A signed number in zig-zag encoding, seven bits to a byte, the lowest first."""
-    rest, encoded = (number << 1) ^ (number >> 63), bytearray()
-    rest &= (1 << 64) - 1
-    while rest > 0x7F:
-        encoded.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    encoded.append(rest)
+    return unsigned_varint(((number << 1) ^ (number >> 63)) & ((1 << 64) - 1))
+
+
+def unsigned_varint(number: int) -> bytes:
+    """A number from 0 on, seven bits to a byte, the lowest first."""
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
     return bytes(encoded)
 
 

@@ -37,6 +37,7 @@ _CLUSTER_OPERATIONS = frozenset(AclOperation) - {
     AclOperation.DELETE,
 }
 _TOPIC_OPERATIONS = frozenset(AclOperation) - {AclOperation.ALL, AclOperation.CLUSTER_ACTION}
+_GROUP_OPERATIONS = (AclOperation.READ, AclOperation.DESCRIBE, AclOperation.DELETE)
 
 
 def is_enabled(image: MetadataImage) -> bool:
@@ -61,12 +62,23 @@ def may_administer_quorum(image: MetadataImage, request: AdminRequest) -> bool:
 
 def may(image: MetadataImage, principal: str, operation: AclOperation, topic: str | None = None) -> bool:
     """Whether the principal may perform `operation` on a topic, or on the cluster (`topic` None)."""
+    resource = (AclResourceType.CLUSTER, CLUSTER_NAME) if topic is None else (AclResourceType.TOPIC, topic)
+    return _may(image, principal, operation, *resource)
+
+
+def may_on_group(image: MetadataImage, principal: str, operation: AclOperation, group: str) -> bool:
+    """Whether the principal may perform `operation` on a consumer group."""
+    return _may(image, principal, operation, AclResourceType.GROUP, group)
+
+
+def _may(
+    image: MetadataImage, principal: str, operation: AclOperation, resource_type: AclResourceType, name: str
+) -> bool:
     if not is_enabled(image) or principal == BROKER_PRINCIPAL:
         return True
     if principal in _super_users(str(image.defaults.values[SUPER_USERS])):
         return True
-    resource = (AclResourceType.CLUSTER, CLUSTER_NAME) if topic is None else (AclResourceType.TOPIC, topic)
-    entries = list(image.acls_for(*resource))
+    entries = list(image.acls_for(resource_type, name))
     if not entries:
         return bool(image.defaults.values[ALLOW_EVERYONE_IF_NO_ACL_FOUND])
     mine = [entry for entry in entries if entry.principal in (principal, _EVERYONE)]
@@ -114,6 +126,13 @@ def may_write_somewhere(image: MetadataImage, principal: str) -> bool:
 def authorized_operations(image: MetadataImage, principal: str, topic: str) -> int:
     """The operations that the principal may perform on a topic, as a bit field: bit N is wire value N."""
     return sum(1 << operation.value for operation in _TOPIC_OPERATIONS if may(image, principal, operation, topic))
+
+
+def group_operations(image: MetadataImage, principal: str, group: str) -> int:
+    """The operations that the principal may perform on a consumer group, as `authorized_operations`."""
+    return sum(
+        1 << operation.value for operation in _GROUP_OPERATIONS if may_on_group(image, principal, operation, group)
+    )
 
 
 def cluster_operations(image: MetadataImage, principal: str) -> int:

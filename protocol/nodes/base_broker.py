@@ -27,7 +27,7 @@ from protocol.contract import Effect
 from protocol.ids import NodeId, TimeMs
 from protocol.log.checksum import Checksum
 from protocol.messages.admin import MetadataRequest
-from protocol.messages.base import Message
+from protocol.messages.base import ClientRequest, Message
 from protocol.messages.control import AlterPartitionResponse
 from protocol.messages.data import (
     ConsumeRequest,
@@ -117,6 +117,13 @@ class BaseBroker:
     def flush_all(self) -> None:
         """Flushes every log to the disk, for an operator. StorageError where that fails."""
         self._flusher.flush_all()
+
+    def withdraw(self, client: NodeId, number: int, request: ClientRequest) -> None:
+        """Forgets a request of a client with the correlation id `number`, if it is delayed: it gets no response."""
+        if isinstance(request, ConsumeRequest):
+            self._reads.withdraw(client, number, request)
+        elif isinstance(request, ProduceRequest):
+            self._leader.delayed_produces.withdraw(client, number, request)
 
     @abstractmethod
     def start(self, now_ms: TimeMs) -> list[Effect]:

@@ -7,18 +7,21 @@ name of the broker, to which the controller responds. Nothing else changes for t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import ClassVar, Protocol
 
 from protocol.broker.context import BrokerContext
 from protocol.contract import Effect, Node, Send
+from protocol.events.broker import RecordsAppended
 from protocol.ids import LISTENER, NodeId, TimeMs, is_controller
 from protocol.kafka.listener import TIMER, KafkaListener
 from protocol.kafka.sasl import Sasl
 from protocol.log.checksum import Checksum
 from protocol.messages.admin import AdminResponse
-from protocol.messages.base import Message
+from protocol.messages.base import ClientRequest, Message
 from protocol.messages.connections import ClientBytes, ClientCongested, ClientConnected, ClientDisconnected
+from protocol.messages.data import ProduceRequest
 
 _OF_CONNECTIONS = (ClientBytes, ClientConnected, ClientCongested, ClientDisconnected)
 
@@ -30,10 +33,13 @@ class ListenedBroker(Node, Protocol):
     def context(self) -> BrokerContext:
         """Replicas and image."""
 
+    def withdraw(self, client: NodeId, number: int, request: ClientRequest) -> None:
+        """Forgets a delayed request."""
+
 
 class ListeningBroker:
     """`broker` with a listener. `checksum` computes the CRC-32C of Kafka's batches; `rng` draws members' ids. With
-    `sasl` clients must authenticate.
+    `sasl` clients must authenticate. `on_produce` is called with each batch of a client and whether it was appended.
     """
 
     NOT_STATE: ClassVar[frozenset[str]] = frozenset()
@@ -44,6 +50,7 @@ class ListeningBroker:
         self.broker = broker
         self.node_id = broker.node_id
         self.listener = KafkaListener(broker.context, checksum, cluster_id, rng, sasl)
+        self.on_produce: Callable[[ProduceRequest, bool], None] = lambda request, is_appended: None
 
     def start(self, now_ms: TimeMs) -> list[Effect]:
         return self._settle(now_ms, self.broker.start(now_ms))
@@ -68,9 +75,15 @@ class ListeningBroker:
         done: list[Effect] = []
         self._pass_on(now_ms, effects, done)
         self.listener.follow_metadata(now_ms)
-        to_broker = self.listener.tasks.to_broker
+        to_broker, withdrawn = self.listener.tasks.to_broker, self.listener.tasks.withdrawn
         while to_broker:
-            self._pass_on(now_ms, self.broker.receive(now_ms, LISTENER, to_broker.popleft()), done)
+            request = to_broker.popleft()
+            effects = self.broker.receive(now_ms, LISTENER, request)
+            if isinstance(request, ProduceRequest):
+                self.on_produce(request, any(isinstance(effect, RecordsAppended) for effect in effects))
+            self._pass_on(now_ms, effects, done)
+        while withdrawn:
+            self.broker.withdraw(LISTENER, *withdrawn.popleft())
         done += self.listener.out.drain()
         return done
 

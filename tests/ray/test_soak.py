@@ -53,6 +53,22 @@ def test_soak_with_all_faults_loses_nothing(tmp_path: Path) -> None:
     assert all(checked["looked_at"][name] for name in ALL_SHOWN), checked["looked_at"]
 
 
+def test_kafkas_clients_lose_nothing_when_their_leader_is_killed(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    faults = ("--minutes", "0", "--faults", "kill-leader", "--rate", "500")
+    code, text, errors = isray("soak", "--kafka-clients", *faults, "--out", str(out), "--json", folder=tmp_path)
+    assert text, errors
+    document = json.loads(text)
+    assert (document["findings"], code) == ([], 0)
+    assert document["kafka_clients"]
+    assert document["faults"]["kill-leader"]["done"] == 1
+    records = document["records"]
+    assert records["sent"] == records["acknowledged"] > 0, "records do not expire, so every one is acknowledged"
+    assert records["read"] >= 2 * records["acknowledged"]
+    reading = {seen.reader for seen in HistoryReader(out / "history.jsonl") if isinstance(seen, Seen)}
+    assert reading == {0, 1}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -11,6 +11,7 @@ from tests.ray.command_helpers import ROOT
 
 PAGES = (
     "generations.md",
+    "what-clients-see.md",
     "how-to/write-a-scenario.md",
     "how-to/write-a-mutant.md",
     "how-to/read-a-counterexample.md",

@@ -131,6 +131,16 @@ class SoakCluster:
 
         return self.wait_for(leader, f"{partition} has a leader")
 
+    def listeners(self) -> str:
+        """The addresses of the brokers' listeners, as Kafka's clients take them, once every broker has one."""
+
+        def found() -> str | None:
+            view = self.engine.view()
+            addresses = [] if view is None else [view.brokers[broker].endpoint for broker in self.brokers]
+            return ",".join(map(str, addresses)) if addresses and all(addresses) else None
+
+        return self.wait_for(found, "every broker listens")
+
     def is_whole(self) -> bool:
         """Whether all nodes run, the quorum and all brokers are in service, and every ISR has all replicas, which know
         its leader. Of a broker that has just restarted the controller has the registration of the incarnation before,

@@ -36,9 +36,10 @@ from experiments.engines.ray.engine import RayEngine
 from experiments.explorer.day import Span
 from experiments.hunt.soak.cluster import NotHealedError, SoakCluster, homes_of
 from experiments.hunt.soak.faults import FAULTS
+from experiments.hunt.soak.kafka_clients import ClientGaveUpError, KafkaWorkload
 from experiments.hunt.soak.ray_nodes import RayNodes, ray_nodes
 from experiments.hunt.soak.workload import Counts, Workload
-from protocol.config import ClusterConfig
+from protocol.config import LISTENERS, ClusterConfig
 from protocol.events.base import Trace
 from protocol.events.broker import StorageFailed
 from protocol.events.controller import AlertRaised, SessionExpired
@@ -74,6 +75,8 @@ class SoakOptions:
     controllers: int = 1
     cluster: str | None = None
     """The name of the running cluster; None for one of the soak's own."""
+    kafka_clients: bool = False
+    """Whether the workload is that of Kafka's clients on the brokers' listeners."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,7 @@ class SoakResult:
         return {
             "minutes": round(self.seconds / 60, 2),
             "cluster": self.options.cluster,
+            "kafka_clients": self.options.kafka_clients,
             "seed": self.options.seed,
             "brokers": self.options.brokers,
             "controllers": self.options.controllers,
@@ -180,7 +184,9 @@ def written(options: SoakOptions) -> Iterator[tuple[SoakResult, RecordingWriter]
 
 def _run(nodes: RayNodes, writer: RecordingWriter, result: SoakResult, on_fault: OnFault) -> None:
     options = result.options
-    spec = ClusterSpec(options.brokers, options.controllers, ClusterConfig.of(Generation.KIP_966, CONFIG), options.seed)
+    listeners = {LISTENERS: "PLAINTEXT://127.0.0.1:0"} if options.kafka_clients else {}
+    config = ClusterConfig.of(Generation.KIP_966, {**CONFIG, **listeners})
+    spec = ClusterSpec(options.brokers, options.controllers, config, options.seed)
     homes = homes_of(spec, nodes)
     engine = RayEngine(spec, homes=homes, keeps=is_kept)
     try:
@@ -208,13 +214,27 @@ def run_on(cluster: SoakCluster, writer: RecordingWriter, result: SoakResult, on
         cluster.await_whole()
         cluster.create_topic(options.partitions)
         cluster.await_whole()
-        workload = Workload(cluster.engine, writer.operation, cluster.partitions, options.rate, cluster.next_id)
-        cluster.workload, result.counts, result.gaps = workload, workload.counts, workload.gaps.spans
-        _inject_faults(cluster, workload, writer, result, on_fault)
-        _end_workload(cluster, workload)
-    except (NotHealedError, ActionRefusedError) as error:
+        with _workload(cluster, writer, options) as workload:
+            result.counts, result.gaps = workload.counts, workload.gaps.spans
+            _inject_faults(cluster, workload, writer, result, on_fault)
+            _end_workload(cluster, workload)
+    except (NotHealedError, ActionRefusedError, ClientGaveUpError) as error:
         result.findings.append(f"{error}: {_describe_states(cluster)}")
     result.memory = cluster.memory()
+
+
+@contextmanager
+def _workload(cluster: SoakCluster, writer: RecordingWriter, options: SoakOptions) -> Iterator[Workload]:
+    """The workload of a cluster, which ends with the block."""
+    parts = (cluster.engine, writer.operation, cluster.partitions, options.rate, cluster.next_id)
+    workload = KafkaWorkload(*parts, cluster.listeners()) if options.kafka_clients else Workload(*parts)
+    cluster.workload = workload
+    try:
+        yield workload
+    finally:
+        cluster.workload = None
+        workload.end_sending()
+        workload.close()
 
 
 def judge(cluster: SoakCluster, writer: RecordingWriter, result: SoakResult) -> None:

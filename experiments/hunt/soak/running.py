@@ -25,10 +25,12 @@ from experiments.hunt.soak.cluster import NotHealedError, SoakCluster
 from experiments.hunt.soak.faults import OWN_RAY_ONLY
 from experiments.hunt.soak.run import OnFault, SoakOptions, SoakResult, is_kept, judge, run_on, written
 from experiments.support.errors import InputError
+from protocol.config import LISTENERS
 from protocol.features import Generation
 from protocol.ids import BrokerId, NodeId
 
 MIN_BROKERS = 3
+PLAINTEXT = "PLAINTEXT"
 
 
 class RunningSoakCluster(SoakCluster):
@@ -63,9 +65,6 @@ class RunningSoakCluster(SoakCluster):
 
     def restore(self) -> None:
         """Brings the cluster back to what it was. NotHealedError where it does not become whole."""
-        if self.workload is not None:
-            self.workload.end_sending()
-            self.workload.is_reading = False
         if self._supervised.links():
             self.engine.heal_links()
         for node, row in self._supervised.rows().items():
@@ -83,7 +82,7 @@ def soak_running(options: SoakOptions, state: ClusterState, on_fault: OnFault) -
     """Runs a soak on the cluster of `state` and writes its files to `options.out`, a new or empty folder; call from the
     main thread. InputError where the cluster cannot have it, or has one already.
     """
-    require_possible(state, options.faults)
+    require_possible(state, options.faults, options.kafka_clients)
     with only_soak(state), attached(state, is_kept) as engine:
         cluster = RunningSoakCluster(engine)
         _require_whole(cluster)
@@ -100,8 +99,8 @@ def soak_running(options: SoakOptions, state: ClusterState, on_fault: OnFault) -
     return result
 
 
-def require_possible(state: ClusterState, faults: Sequence[str]) -> None:
-    """InputError where a cluster cannot have a soak with these faults."""
+def require_possible(state: ClusterState, faults: Sequence[str], kafka_clients: bool = False) -> None:
+    """InputError where a cluster cannot have a soak with these faults, or by Kafka's clients."""
     options = state.options
     for kind in faults:
         if kind in OWN_RAY_ONLY:
@@ -111,6 +110,10 @@ def require_possible(state: ClusterState, faults: Sequence[str]) -> None:
         raise InputError("--name", "", f"{options.name}, of generation {options.generation.value}", allowed)
     if options.brokers < MIN_BROKERS:
         raise InputError("--name", "", f"{options.name}, with {options.brokers} brokers", f"{MIN_BROKERS} at least")
+    protocol = options.config.get(LISTENERS, "").partition("://")[0]
+    if kafka_clients and protocol != PLAINTEXT:
+        found = f"{options.name}, with {protocol or 'no'} listeners"
+        raise InputError("--kafka-clients", "", found, f"a cluster with {PLAINTEXT} listeners (isray up --listeners)")
 
 
 def _require_whole(cluster: RunningSoakCluster) -> None:

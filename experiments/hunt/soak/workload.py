@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from experiments.check.client_history import ACKS_ALL, ended, seen
-from experiments.check.history import Invoked, Operation
+from experiments.check.history import Ended, Invoked, Operation, Seen
 from experiments.engines.ray.engine import PolledEngine
 from experiments.explorer.day import AcknowledgementGaps
 from protocol.errors import ErrorCode
@@ -103,13 +103,12 @@ class Workload:
                 self.sends.remove(command_id)
                 self._note_acknowledgements(now_ms, outcome)
                 for end in ended(outcome, at_ms=now_ms):
-                    self._write(end)
-                    setattr(self.counts, end.result, getattr(self.counts, end.result) + end.size)
+                    self._end(end)
             elif isinstance(outcome, ConsumeOutcome) and command_id in self.reads:
                 self._handle_read_outcome(now_ms, self.reads.pop(command_id), outcome)
             else:
                 self.others[command_id] = outcome
-        self._send_due(now_ms)
+        self._send_due()
         for follower in self._followers:
             if self.is_reading and not follower.command and follower.due_ms <= now_ms:
                 self._read(follower)
@@ -125,8 +124,20 @@ class Workload:
             self.is_sending = False
             self.gaps.end(self._clients.now_ms())
 
-    def _send_due(self, now_ms: TimeMs) -> None:
-        every_ms = 1000 * RECORDS_PER_SEND / self._rate
+    def close(self) -> None:
+        """Ends the clients; nothing is to be called after it."""
+
+    def _end(self, end: Ended) -> None:
+        """Records of a send have come to their end."""
+        self._write(end)
+        setattr(self.counts, end.result, getattr(self.counts, end.result) + end.size)
+
+    def _note_read(self, read: Seen) -> None:
+        self._write(read)
+        self.counts.read += sum(run.size for run in read.runs)
+
+    def _send_due(self) -> None:
+        now_ms, every_ms = self._clients.now_ms(), 1000 * RECORDS_PER_SEND / self._rate
         while now_ms - self._credit_from_ms >= every_ms:
             self._credit_from_ms += every_ms
             if self.is_sending and len(self.sends) < MAX_OUTSTANDING:
@@ -134,18 +145,22 @@ class Workload:
                 self._turn += 1
 
     def _send(self, partition: TopicPartition) -> None:
+        send = self._next_id()
+        self.sends.add(send)
+        self._write(Invoked(send, PRODUCER, partition, RECORDS_PER_SEND))
+        self._submit(send, partition)
+        self.counts.sent += RECORDS_PER_SEND
+
+    def _submit(self, send: int, partition: TopicPartition) -> None:
         command = SendRecords(
-            command_id=self._next_id(),
+            command_id=send,
             topic=partition.topic,
             partition=partition.partition,
             acks=ACKS_ALL,
             record_count=RECORDS_PER_SEND,
             record_bytes=RECORD_BYTES,
         )
-        self.sends.add(command.command_id)
-        self._write(Invoked(command.command_id, PRODUCER, partition, RECORDS_PER_SEND))
         self._clients.submit(command)
-        self.counts.sent += RECORDS_PER_SEND
 
     def _read(self, follower: _Follower) -> None:
         command = ConsumeCommand(
@@ -169,6 +184,5 @@ class Workload:
             return
         read = seen(follower.reader, follower.partition, outcome)
         if read.runs:
-            self._write(read)
-            self.counts.read += sum(run.size for run in read.runs)
+            self._note_read(read)
         follower.offset = max(follower.offset, outcome.next_offset)

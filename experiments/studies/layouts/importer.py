@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from experiments.studies.layouts.layout import Described, Layout, TopicLayout, layout_of
 from experiments.support.errors import InputError
+from experiments.support.librdkafka import librdkafka
 
 CONFIGS = ("min.insync.replicas", "unclean.leader.election.enable")
 TIMEOUT_S = 15
 TOPICS_PER_REQUEST = 200
-INSTALL = "confluent-kafka, which pip install 'isray[kafka]' brings"
 _LOGIN, _REFUSED = "_AUTHENTICATION", "AUTHORIZATION_FAILED"
 
 Metadata = Any
@@ -70,10 +69,8 @@ def _topic(name: str, topic: Metadata, configs: Mapping[str, str]) -> TopicLayou
 def import_cluster(bootstrap: str, client: Mapping[str, str], racks: Mapping[int, str]) -> Imported:
     """The layout of the cluster at `bootstrap`; `client` is a configuration of librdkafka. InputError where the client
     is not installed, a setting is wrong or no broker can be reached; ClusterRefusedError where one refuses."""
-    try:
-        module, admin_module = import_module("confluent_kafka"), import_module("confluent_kafka.admin")
-    except ImportError as error:
-        raise InputError("isray cluster import", "", f"no module {error.name}", INSTALL) from error
+    module = librdkafka("isray cluster import")
+    admin_module = librdkafka("isray cluster import", "confluent_kafka.admin")
     events: list[Any] = []
     settings = {"log_level": 0, **client, "bootstrap.servers": bootstrap, "error_cb": events.append}
     try:

@@ -1,4 +1,10 @@
-"""The requests of consumer groups: FindCoordinator, membership, offsets, and their administration."""
+"""The requests of consumer groups: FindCoordinator, membership, offsets, and their administration.
+
+Rights are Kafka's. A member needs READ on its group, also to commit offsets; to find the coordinator, to describe a
+group and to fetch its offsets takes DESCRIBE, to delete it DELETE. The list has the groups that the principal may
+describe, or all of them with DESCRIBE on the cluster. Offsets are those of the topics on which it has READ to commit,
+and DESCRIBE to fetch them.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +15,14 @@ from protocol.errors import ErrorCode
 from protocol.ids import NO_NODE, NO_OFFSET
 from protocol.kafka.api import Api
 from protocol.kafka.calls import Handler
-from protocol.kafka.groups.coordinator import Coordinator, Join, MemberOf
+from protocol.kafka.groups.coordinator import Coordinator, Join, Joined, MemberOf, Synced
 from protocol.kafka.groups.group import Group, GroupState, Member
 from protocol.kafka.groups.records import OFFSETS_TOPIC, CommittedOffset, partition_of
 from protocol.kafka.view import Client, View
 from protocol.kafka.wire import KafkaRequest, Values, ms_of
 from protocol.messages.acls import AclOperation
 from protocol.messages.topics import NO_AUTHORIZED_OPERATIONS
-from protocol.metadata.authorizer import may
+from protocol.metadata.authorizer import group_operations, may, may_on_group
 
 GROUP = 0
 """The key type of a group's coordinator; the others are of transactions and share groups."""
@@ -53,15 +59,21 @@ def find_coordinator(coordinator: Coordinator, view: View, client: Client, reque
     body, is_batched = request.body, request.version >= _FIRST_BATCHED_FIND
     keys = body.coordinator_keys if is_batched else (body.key,)
     is_group = getattr(body, "key_type", GROUP) == GROUP
-    if is_group and view.image.topic_named(OFFSETS_TOPIC) is None:
+    allowed = {key for key in keys if is_group and not _refused(view, client, AclOperation.DESCRIBE, key)}
+    if allowed and view.image.topic_named(OFFSETS_TOPIC) is None:
         yield from coordinator.shards.create_topic()
-    found = [_coordinator_of(view, key) if is_group else _NO_COORDINATOR for key in keys]
+    no_group = _NO_COORDINATOR | ({"error_code": ErrorCode.GROUP_AUTHORIZATION_FAILED} if is_group else {})
+    found = [_coordinator_of(view, key) if key in allowed else no_group for key in keys]
     if is_batched:
         return {"coordinators": [{"key": key, **values} for key, values in zip(keys, found, strict=True)]}
     return found[0]
 
 
-_NO_COORDINATOR: Values = {
+def _refused(view: View, client: Client, operation: AclOperation, group: str) -> bool:
+    return not may_on_group(view.image, client.principal, operation, group)
+
+
+_NO_COORDINATOR: dict[str, Any] = {
     "error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE,
     "error_message": None,
     "node_id": NO_NODE,
@@ -103,7 +115,10 @@ def join_group(coordinator: Coordinator, view: View, client: Client, request: Ka
         tuple((item.name, item.metadata) for item in body.protocols),
         request.version >= 4,
     )
-    joined = yield from coordinator.join(join)
+    if _refused(view, client, AclOperation.READ, body.group_id):
+        joined = Joined(ErrorCode.GROUP_AUTHORIZATION_FAILED, member_id=body.member_id)
+    else:
+        joined = yield from coordinator.join(join)
     has_nullable = request.version >= 7
     return {
         "error_code": joined.error,
@@ -121,7 +136,10 @@ def join_group(coordinator: Coordinator, view: View, client: Client, request: Ka
 
 def sync_group(coordinator: Coordinator, view: View, client: Client, request: KafkaRequest) -> Handler:
     assignments = {item.member_id: item.assignment for item in request.body.assignments}
-    synced = yield from coordinator.sync(_sender(request.body), assignments)
+    if _refused(view, client, AclOperation.READ, request.body.group_id):
+        synced = Synced(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    else:
+        synced = yield from coordinator.sync(_sender(request.body), assignments)
     return {
         "error_code": synced.error,
         "protocol_type": synced.protocol_type,
@@ -131,6 +149,8 @@ def sync_group(coordinator: Coordinator, view: View, client: Client, request: Ka
 
 
 def heartbeat(coordinator: Coordinator, view: View, client: Client, request: KafkaRequest) -> Values:
+    if _refused(view, client, AclOperation.READ, request.body.group_id):
+        return {"error_code": ErrorCode.GROUP_AUTHORIZATION_FAILED}
     return {"error_code": coordinator.heartbeat(_sender(request.body))}
 
 
@@ -139,7 +159,9 @@ def leave_group(coordinator: Coordinator, view: View, client: Client, request: K
     leaving: list[tuple[str, str | None]] = (
         [(item.member_id, item.group_instance_id) for item in body.members] if is_batched else [(body.member_id, None)]
     )
-    error, errors = coordinator.leave(body.group_id, leaving)
+    error, errors = ErrorCode.GROUP_AUTHORIZATION_FAILED, list[ErrorCode]()
+    if not _refused(view, client, AclOperation.READ, body.group_id):
+        error, errors = coordinator.leave(body.group_id, leaving)
     if not is_batched:
         return {"error_code": errors[0] if errors else error}
     members = [
@@ -173,7 +195,9 @@ def offset_commit(coordinator: Coordinator, view: View, client: Client, request:
             else:
                 epoch = getattr(item, "committed_leader_epoch", -1)
                 offsets[place] = CommittedOffset(item.committed_offset, epoch, metadata, view.now_ms)
-    error: ErrorCode = yield from coordinator.commit(_sender(request.body), offsets)
+    error = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    if not _refused(view, client, AclOperation.READ, request.body.group_id):
+        error = yield from coordinator.commit(_sender(request.body), offsets)
     errors |= dict.fromkeys(offsets, error)
     return {
         "topics": [
@@ -196,25 +220,32 @@ def offset_fetch(coordinator: Coordinator, view: View, client: Client, request: 
     """The committed offsets of one group, or of several; -1 where there is none."""
     body = request.body
     if request.version < _FIRST_BATCHED_FETCH:
-        return _fetched(coordinator, body.group_id, body.topics)
-    return {"groups": [{"group_id": item.group_id, **_fetched(coordinator, item.group_id, item.topics)}
+        return _fetched(coordinator, view, client, body)
+    return {"groups": [{"group_id": item.group_id, **_fetched(coordinator, view, client, item)}
                        for item in body.groups]}  # fmt: skip
 
 
-def _fetched(coordinator: Coordinator, group_id: str, topics: Any) -> dict[str, Any]:
-    found = coordinator.committed(group_id)
+def _fetched(coordinator: Coordinator, view: View, client: Client, asked: Any) -> dict[str, Any]:
+    """The offsets of a group of the topics that are `asked` for, or of all that the client may describe."""
+    found: dict[tuple[str, int], CommittedOffset] | ErrorCode = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    if not _refused(view, client, AclOperation.DESCRIBE, asked.group_id):
+        found = coordinator.committed(asked.group_id)
     error = found if isinstance(found, ErrorCode) else ErrorCode.NONE
     offsets = {} if isinstance(found, ErrorCode) else found
     wanted: dict[str, list[int]] = {}
-    if topics is None:
+    if asked.topics is None:
         for name, partition in sorted(offsets):
             wanted.setdefault(name, []).append(partition)
     else:
-        wanted = {topic.name: list(topic.partition_indexes) for topic in topics}
-    described = [
-        {"name": name, "partitions": [_offset(offsets.get((name, index)), index, error) for index in partitions]}
-        for name, partitions in wanted.items()
-    ]
+        wanted = {topic.name: list(topic.partition_indexes) for topic in asked.topics}
+    described = []
+    for name, partitions in wanted.items():
+        is_allowed = may(view.image, client.principal, AclOperation.DESCRIBE, name)
+        if is_allowed or asked.topics is not None:
+            refused = error if is_allowed or error is not ErrorCode.NONE else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            of_topic = offsets if is_allowed else {}
+            listed = [_offset(of_topic.get((name, index)), index, refused) for index in partitions]
+            described.append({"name": name, "partitions": listed})
     return {"topics": described, "error_code": error}
 
 
@@ -229,10 +260,19 @@ def _offset(found: CommittedOffset | None, partition: int, error: ErrorCode) -> 
 
 
 def describe_groups(coordinator: Coordinator, view: View, client: Client, request: KafkaRequest) -> Values:
-    return {"groups": [_described(coordinator.describe(name), name, request.version) for name in request.body.groups]}
+    described = []
+    for name in request.body.groups:
+        found: Group | ErrorCode = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        if not _refused(view, client, AclOperation.DESCRIBE, name):
+            found = coordinator.describe(name)
+        values = _described(found, name, request.version)
+        if getattr(request.body, "include_authorized_operations", False) and not isinstance(found, ErrorCode):
+            values["authorized_operations"] = group_operations(view.image, client.principal, name)
+        described.append(values)
+    return {"groups": described}
 
 
-def _described(found: Group | ErrorCode, name: str, version: int) -> Values:
+def _described(found: Group | ErrorCode, name: str, version: int) -> dict[str, Any]:
     """A group. From version 6 on an unknown group is an error, before that it is a dead one (KIP-1043)."""
     group = Group(name) if isinstance(found, ErrorCode) else found
     error = found if isinstance(found, ErrorCode) else ErrorCode.NONE
@@ -264,7 +304,13 @@ def _described_member(group: Group, member: Member) -> Values:
 def list_groups(coordinator: Coordinator, view: View, client: Client, request: KafkaRequest) -> Values:
     """The groups that this broker coordinates, those in the wanted states where states are named."""
     wanted = {state.lower() for state in getattr(request.body, "states_filter", ())}
-    groups = [group for group in coordinator.groups() if not wanted or group.state.value.lower() in wanted]
+    sees_all = may(view.image, client.principal, AclOperation.DESCRIBE)
+    groups = [
+        group
+        for group in coordinator.groups()
+        if (not wanted or group.state.value.lower() in wanted)
+        and (sees_all or not _refused(view, client, AclOperation.DESCRIBE, group.group_id))
+    ]
     return {
         "error_code": ErrorCode.NONE,
         "groups": [
@@ -277,6 +323,8 @@ def list_groups(coordinator: Coordinator, view: View, client: Client, request: K
 def delete_groups(coordinator: Coordinator, view: View, client: Client, request: KafkaRequest) -> Handler:
     results = []
     for name in request.body.groups_names:
-        error = yield from coordinator.delete(name)
+        error = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        if not _refused(view, client, AclOperation.DELETE, name):
+            error = yield from coordinator.delete(name)
         results.append({"group_id": name, "error_code": error})
     return {"results": results}

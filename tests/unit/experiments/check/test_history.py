@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actors.log.format import crc32c
 from experiments.check.client_history import ranges_of
 from experiments.check.history import (
     DuplicatedRecord,
@@ -39,6 +40,8 @@ from experiments.hunt.soak.run import schedule
 from experiments.support.errors import InputError
 from protocol.client.records import join, record
 from protocol.ids import TopicPartition
+from protocol.kafka.batches import build_batch
+from protocol.messages.base import changed
 from protocol.messages.batch import RecordBatch
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -353,6 +356,13 @@ def test_the_runs_of_a_batch_are_its_records() -> None:
         RecordRange(43, 7, 6, 2, 1),
         RecordRange(44, 7, 5, 5, 1),
     ]
+
+
+def test_the_runs_of_a_batch_of_a_client_of_kafkas_are_its_values() -> None:
+    names = [Record(5, 3), Record(5, 4), Record(6, 0)]
+    values = [(None, record(send, place, 20)) for send, place in names]
+    batch = changed(build_batch(values, 0, crc32c), base_offset=40, leader_epoch=7)
+    assert list(ranges_of(batch)) == [RecordRange(40, 7, 5, 3, 2), RecordRange(42, 7, 6, 0, 1)]
 
 
 def test_every_round_of_the_schedule_has_every_fault_once() -> None:

@@ -157,16 +157,21 @@ def test_a_producer_and_a_consumer_have_the_operations_of_their_roles(guarded: C
     guarded.ok("acls", "--add", "--allow-principal", "User:p", "--producer", "--topic", "t", *root)
     consumer = ("--allow-principal", "User:c", "--consumer", "--topic", "t", "--group", "g", *root)
     code, out, err = guarded.run("acls", "--add", *consumer)
-    assert (code, err) == (0, "--group g: not modelled: consumer groups, so there is no entry for them\n")
-    assert out.count("permissionType=ALLOW") == 2
+    assert (code, err) == (0, "")
+    assert out.count("permissionType=ALLOW") == 3
     listed = guarded.json("acls", "--list", *root)
     assert sorted((entry["principal"], entry["operation"], entry["resource_name"]) for entry in listed) == [
         ("User:c", "DESCRIBE", "t"),
+        ("User:c", "READ", "g"),
         ("User:c", "READ", "t"),
         ("User:p", "CREATE", "t"),
         ("User:p", "DESCRIBE", "t"),
         ("User:p", "WRITE", "t"),
     ]
+    pattern = "ResourcePattern(resourceType=GROUP, name=g, patternType=LITERAL)"
+    assert (
+        guarded.ok("acls", "--list", "--group", "g", *root).splitlines()[0] == f"Current ACLs for resource `{pattern}`:"
+    )
     guarded.ok("acls", "--remove", "--force", *consumer)
     assert {entry["principal"] for entry in guarded.json("acls", "--list", *root)} == {"User:p"}
 

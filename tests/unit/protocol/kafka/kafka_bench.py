@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from io import BytesIO
 from random import Random
 from typing import Any
 
-from kio.index import load_request_schema, load_response_schema
-from kio.serial import entity_reader, entity_writer
+from kio.index import load_response_schema
+from kio.serial import entity_reader
 
 from actors.log.format import crc32c
 from experiments.engines.sim.disk import SimStorage
@@ -19,7 +18,7 @@ from protocol.contract import Effect, Send, SetTimer
 from protocol.ids import CLUSTER_ID
 from protocol.kafka.batches import build_batch, to_kafka
 from protocol.kafka.sasl import Sasl
-from protocol.kafka.wire import API_VERSIONS, entity_builder
+from protocol.kafka.wire import API_VERSIONS, encode_request
 from protocol.messages.base import Message
 from protocol.messages.connections import ClientBytes, ClientConnected, ClientDisconnected
 from protocol.messages.records import BrokerEndpointRecord, MetadataRecord
@@ -124,14 +123,7 @@ class KafkaBench(BrokerBench):
 
 def frame(api_key: int, version: int, correlation_id: int, values: dict[str, Any]) -> bytes:
     """A request as a client writes it."""
-    schema = load_request_schema(api_key, version)
-    header = schema.__header_schema__
-    buffer = BytesIO()
-    fields = {"request_api_key": api_key, "request_api_version": version, "correlation_id": correlation_id}
-    entity_writer(header)(buffer, header(**fields, client_id="bench"))
-    entity_writer(schema)(buffer, entity_builder(schema)(values))
-    body = buffer.getvalue()
-    return len(body).to_bytes(4, "big") + body
+    return encode_request(api_key, version, correlation_id, "bench", values)
 
 
 def batch_bytes(*values: bytes, timestamp_ms: int = 1_000) -> bytes:

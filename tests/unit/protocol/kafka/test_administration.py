@@ -342,7 +342,7 @@ def test_access_control_entries(version: int) -> None:
         entry(),
         entry(resource_name="te", resource_pattern_type=4),
         entry(resource_name="*", operation=4, permission_type=2),
-        entry(resource_type=3),
+        entry(resource_type=5),
         entry(host="10.0.0.1"),
     ]
     created = ask(bench, "CreateAcls", version, creations=wanted).results
@@ -357,7 +357,7 @@ def test_access_control_entries(version: int) -> None:
     assert names(resource_name_filter="test", pattern_type_filter=2) == ["*", "te"]
     assert names(resource_name_filter="t", pattern_type_filter=2) == ["*", "t"]
     assert names(operation=4) == ["*"]
-    assert names(resource_type_filter=3) == []
+    assert names(resource_type_filter=5) == []
     wrong = ask(bench, "DescribeAcls", version, **acl_filter(resource_type_filter=0))
     assert wrong.error_code == ErrorCode.INVALID_REQUEST
 

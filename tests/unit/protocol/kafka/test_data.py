@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
 from actors.log.format import crc32c
@@ -10,9 +12,9 @@ from protocol.kafka.apis import FETCH, PRODUCE
 from protocol.kafka.batches import to_kafka
 from protocol.kafka.view import uuid_of
 from protocol.messages.batch import RecordBatch
-from protocol.messages.connections import ClientBytes
+from protocol.messages.connections import ClientBytes, ClientDisconnected
 from protocol.messages.kafka_batch import COVERED, CRC, MARK, encode_record
-from tests.unit.protocol.kafka.kafka_bench import HOST, TOPIC_ID, KafkaBench, batch_bytes, one_topic
+from tests.unit.protocol.kafka.kafka_bench import HOST, TOPIC_ID, KafkaBench, batch_bytes, frame, one_topic
 
 ID = uuid_of(TOPIC_ID)
 
@@ -71,6 +73,57 @@ def test_a_fetch_waits_for_records_until_its_time_is_over(bench: KafkaBench) -> 
     for name in ("read-wait", "kafka/"):
         bench.fire(name, bench.timers[name])
     assert bench.response(FETCH, 11).responses[0].partitions[0].records == b""
+
+
+@pytest.mark.parametrize(
+    ("offset", "epoch", "expected"), [(17, 0, (0, 0, 2)), (17, -1, (1, -1, -1)), (2, 0, (0, -1, -1))]
+)
+def test_a_consumer_that_knows_its_epoch_learns_where_the_log_ends(
+    bench: KafkaBench, offset: int, epoch: int, expected: tuple[int, int, int]
+) -> None:
+    """KIP-320. The log has two records of epoch 0. A consumer that is behind its end gets the end of the epoch that it
+    names, or OFFSET_OUT_OF_RANGE (1) without one. (error, epoch and end offset of the diverging epoch)
+    """
+    produce(bench, batch_bytes(b"a", b"b"))
+    fields = fetch_fields(offset)
+    fields["topics"][0]["partitions"][0]["last_fetched_epoch"] = epoch
+    found = bench.ask(FETCH, 12, fields).responses[0].partitions[0]
+    assert (found.error_code, found.diverging_epoch.epoch, found.diverging_epoch.end_offset) == expected
+
+
+def test_a_fetch_waits_behind_its_records_for_as_many_bytes_as_it_asks_for(bench: KafkaBench) -> None:
+    """Batches of one record of one byte have 69 bytes: 61 before the records, and of the record its length, attributes,
+    two deltas, the length of a key that is null, that of the value, the value, and the number of headers. The broker
+    counts the 56 bytes that it keeps of each: neither base offset and length nor magic. So 150 bytes are three batches.
+    """
+    assert len(batch_bytes(b"a")) == 69
+    produce(bench, batch_bytes(b"a"))
+    bench.send(FETCH, 11, fetch_fields(0, wait_ms=500) | {"min_bytes": 150}, connection=1)
+    bench.connect(2)
+    for value in (b"b", b"c"):
+        assert bench.response(FETCH, 11) is None
+        bench.send(PRODUCE, 9, {"acks": 1, "timeout": 1000, "topic_data": [
+            {"name": "t", "partition_data": [{"index": 0, "records": batch_bytes(value)}]}]}, connection=2)  # fmt: skip
+    found = bench.response(FETCH, 11).responses[0].partitions[0]
+    assert (found.high_watermark, len(found.records)) == (3, 3 * 69)
+    assert [int.from_bytes(found.records[place : place + 8], "big") for place in (0, 69, 138)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("api_key", [FETCH, PRODUCE])
+def test_what_a_closed_connection_waits_for_is_withdrawn(api_key: int) -> None:
+    bench = KafkaBench().run(*one_topic(replicas=(0, 1), isr=(0, 1))).connect()
+    data = [{"name": "t", "topic_id": ID, "partition_data": [{"index": 0, "records": batch_bytes(b"a")}]}]
+    produced = {"transactional_id": None, "acks": -1, "timeout": 60_000, "topic_data": data}
+    bench.send(api_key, 11 if api_key == FETCH else 9, fetch_fields(0, 60_000) if api_key == FETCH else produced)
+
+    def waiting() -> int:
+        [replica] = bench.node.context.replicas.values()
+        reads = bench.node._reads._delayed.values()
+        return len(replica.delayed_produces) + sum(map(len, reads))
+
+    assert waiting() == 1
+    bench.receive(HOST, ClientDisconnected(connection=1))
+    assert waiting() == 0
 
 
 def test_a_session_answers_what_has_changed(bench: KafkaBench) -> None:
@@ -141,6 +194,28 @@ def test_metadata_names_listeners_and_leaders(bench: KafkaBench) -> None:
         assert [(t.name, t.partitions[0].leader_id) for t in found.topics] == [("t", 0)]
     missing = bench.ask(3, 9, {"topics": [{"name": "nope"}], **flags})
     assert missing.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def receive_frame(bench: KafkaBench, body: bytes) -> None:
+    bench.receive(HOST, ClientBytes(connection=1, data=len(body).to_bytes(4, "big") + body))
+
+
+def test_tagged_fields_of_newer_clients_are_skipped_wherever_they_are(bench: KafkaBench) -> None:
+    """KIP-482: tag, size and content of a field that the broker does not know. Here tag 99 with two bytes is in the
+    header of a Metadata request, in its topic and in the request, which has an empty tag 100 as well; and beside and in
+    a tagged field that is known, the state of a replica in Fetch, whose id is honoured: followers are refused.
+    """
+    unknown = b"\x63\x02hi"
+    tags = b"\x01" + unknown
+    head = struct.pack(">hhih", 3, 12, 7, 5) + b"bench" + tags
+    receive_frame(bench, head + b"\x02" + bytes(16) + b"\x02t" + tags + b"\0\0" + b"\x02" + unknown + b"\x64\0")
+    assert bench.response(3, 12).topics[0].name == "t"
+    body = frame(FETCH, 15, 8, fetch_fields(0))[4:]
+    assert body[-1] == 0
+    replica = struct.pack(">iq", 7, 1) + tags
+    receive_frame(bench, body[:-1] + b"\x02" + unknown + bytes((1, len(replica))) + replica)
+    assert bench.response(FETCH, 15).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert not bench.closed
 
 
 def test_what_ends_a_connection() -> None:

@@ -18,8 +18,16 @@ from protocol.kafka.groups.records import (
     partition_of,
     read_record,
 )
-from protocol.messages.records import MetadataRecord, PartitionChangeRecord, PartitionRecord, TopicRecord
+from protocol.messages.acls import AclEntry, AclOperation, AclPermissionType, AclResourceType
+from protocol.messages.records import (
+    AccessControlEntryRecord,
+    MetadataRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    TopicRecord,
+)
 from tests.unit.protocol.kafka.kafka_bench import KafkaBench, one_topic
+from tests.unit.protocol.node_helpers import config_of
 
 COMMIT, FETCH, FIND, JOIN, HEARTBEAT, LEAVE, SYNC, DESCRIBE, LIST, DELETE = 8, 9, 10, 11, 12, 13, 14, 15, 16, 42
 OFFSETS_ID = "T2Zmc2V0c09mZnNldHNPZg"
@@ -105,6 +113,98 @@ def commit_fields(offset: int, member: str = "", generation: int = -1, group: st
         "retention_time": -1,
         "topics": [{"name": "t", "partitions": [partition]}],
     }
+
+
+SECURED = config_of(authorizer_class_name="standard")
+READER = "User:ANONYMOUS"
+
+
+def secured(*rights: tuple[AclOperation, AclResourceType, str]) -> KafkaBench:
+    """A cluster with an authorizer, on which the clients without a name have these rights."""
+    entries = [
+        AclEntry(resource_type=kind, resource_name=name, principal=READER, operation=operation)
+        for operation, kind, name in rights
+    ]
+    records = [AccessControlEntryRecord(entry=entry) for entry in entries]
+    return KafkaBench(config=SECURED).run(*one_topic(), *offsets_topic(), *records).connect()
+
+
+MEMBER = member_fields("m")
+LEAVING = {"group_id": "g", "members": [{"member_id": "m", "group_instance_id": None}]}
+
+
+def offsets_of(*topics: str) -> dict[str, Any]:
+    """A request for the offsets of group `g`: of partition 0 of these topics, or of all."""
+    asked = [{"name": topic, "partition_indexes": [0]} for topic in topics] or None
+    return {"groups": [{"group_id": "g", "topics": asked}], "require_stable": False}
+
+
+GROUP_REQUESTS: dict[str, tuple[int, int, dict[str, Any], AclOperation]] = {
+    "commit": (COMMIT, 8, commit_fields(1), AclOperation.READ),
+    "fetch": (FETCH, 8, offsets_of(), AclOperation.DESCRIBE),
+    "find": (FIND, 4, {"key_type": 0, "coordinator_keys": ["g"]}, AclOperation.DESCRIBE),
+    "join": (JOIN, 9, join_fields("m"), AclOperation.READ),
+    "heartbeat": (HEARTBEAT, 4, MEMBER, AclOperation.READ),
+    "leave": (LEAVE, 4, LEAVING, AclOperation.READ),
+    "sync": (SYNC, 5, MEMBER | {"assignments": []}, AclOperation.READ),
+    "describe": (DESCRIBE, 5, {"groups": ["g"], "include_authorized_operations": True}, AclOperation.DESCRIBE),
+    "delete": (DELETE, 2, {"groups_names": ["g"]}, AclOperation.DELETE),
+}
+
+
+def errors_in(response: Any) -> set[int]:
+    """All error codes of a response, at any depth."""
+    found = {int(response.error_code)} if hasattr(response, "error_code") else set()
+    for name in ("topics", "groups", "coordinators", "partitions", "results"):
+        for item in getattr(response, name, None) or ():
+            found |= errors_in(item)
+    return found
+
+
+@pytest.mark.parametrize("name", GROUP_REQUESTS)
+def test_a_request_needs_its_right_on_the_group(name: str) -> None:
+    """Kafka's table of rights: https://kafka.apache.org/documentation/#operations_resources_and_protocols."""
+    key, version, fields, operation = GROUP_REQUESTS[name]
+    others = {AclOperation.READ, AclOperation.DESCRIBE, AclOperation.DELETE, AclOperation.WRITE} - {operation}
+    if operation is AclOperation.DESCRIBE:  # the others include it
+        others = {AclOperation.CREATE}
+    topic = (AclOperation.READ, AclResourceType.TOPIC, "t")
+    refused = secured(topic, *((other, AclResourceType.GROUP, "g") for other in others))
+    assert errors_in(refused.ask(key, version, fields)) >= {ErrorCode.GROUP_AUTHORIZATION_FAILED}
+    allowed = secured(topic, (operation, AclResourceType.GROUP, "g"))
+    assert ErrorCode.GROUP_AUTHORIZATION_FAILED not in errors_in(allowed.ask(key, version, fields))
+
+
+def test_the_list_of_groups_and_the_offsets_are_those_that_may_be_described() -> None:
+    """Bit N of the operations is wire value N: READ 3, DESCRIBE 8; READ includes DESCRIBE."""
+    topic, group = AclResourceType.TOPIC, AclResourceType.GROUP
+    bench = secured((AclOperation.READ, group, "*"), (AclOperation.READ, topic, "t"))
+    for name in ("g", "h"):
+        bench.ask(COMMIT, 8, commit_fields(5, group=name))
+    [described] = bench.ask(DESCRIBE, 5, {"groups": ["g"], "include_authorized_operations": True}).groups
+    assert described.authorized_operations == 1 << 3 | 1 << 8
+    listed = {"states_filter": ()}
+    assert {it.group_id for it in bench.ask(LIST, 4, listed).groups} == {"g", "h"}
+    assert len(bench.ask(FETCH, 8, offsets_of()).groups[0].topics) == 1
+    deny = AclEntry(
+        resource_type=group,
+        resource_name="h",
+        principal=READER,
+        operation=AclOperation.DESCRIBE,
+        permission_type=AclPermissionType.DENY,
+    )
+    no_topic = AclEntry(
+        resource_type=topic,
+        resource_name="t",
+        principal=READER,
+        operation=AclOperation.ALL,
+        permission_type=AclPermissionType.DENY,
+    )
+    bench.publish(AccessControlEntryRecord(entry=deny), AccessControlEntryRecord(entry=no_topic))
+    assert {it.group_id for it in bench.ask(LIST, 4, listed).groups} == {"g"}
+    assert bench.ask(FETCH, 8, offsets_of()).groups[0].topics == ()
+    [found] = bench.ask(FETCH, 8, offsets_of("t")).groups[0].topics[0].partitions
+    assert (found.error_code, found.committed_offset) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, -1)
 
 
 def committed(bench: KafkaBench, group: str = "g", connection: int = 1) -> tuple[int, str, int]:

@@ -42,6 +42,15 @@ def test_what_a_running_cluster_cannot_have_is_refused(
     assert str(caught.value).startswith(line)
 
 
+@pytest.mark.parametrize(("listeners", "found"), [(None, "no"), ("SASL_SSL://127.0.0.1:0", "SASL_SSL")])
+def test_kafkas_clients_need_listeners_that_let_them_in(listeners: str | None, found: str) -> None:
+    given = {} if listeners is None else {"listeners": listeners}
+    line = f"--kafka-clients: found game, with {found} listeners; allowed: a cluster with PLAINTEXT listeners"
+    with pytest.raises(InputError, match=line):
+        require_possible(state(config=given), POSSIBLE, kafka_clients=True)
+    require_possible(state(config={"listeners": "PLAINTEXT://127.0.0.1:0"}), POSSIBLE, kafka_clients=True)
+
+
 def test_a_second_soak_on_a_cluster_is_refused_until_the_first_has_ended(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

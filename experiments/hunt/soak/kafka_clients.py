@@ -1,0 +1,171 @@
+"""The workload of a soak by clients of Kafka's, on the listeners of the brokers: librdkafka's idempotent producer, and
+two of its consumers, each of which reads every partition.
+
+Their operations enter the history as those of the project's own clients do, so one judge has the rules for both. A
+record's value carries its name (`protocol/client/records.py`), whatever batch librdkafka puts it into; its delivery
+report is its end. A report without an error is an acknowledgement at an offset. Any error leaves the outcome unknown:
+librdkafka does not say whether the record may have been persisted. Records do not expire in librdkafka's queue, so that
+each ends with the answer of a broker.
+
+A consumer does not show the high watermark of the response that a record came in. What it read is therefore recorded
+with a high watermark behind the last record, and reads beyond it are not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from experiments.check.history import Ended, Operation, RecordOutcome, RecordRange, Seen
+from experiments.engines.ray.engine import PolledEngine
+from experiments.hunt.soak.workload import READERS, RECORD_BYTES, RECORDS_PER_SEND, Workload
+from experiments.support.librdkafka import librdkafka
+from protocol.client.records import identity, record
+from protocol.ids import NO_OFFSET, Offset, TopicPartition
+
+SETTINGS = {
+    "broker.address.family": "v4",
+    "log_level": 0,
+    "reconnect.backoff.max.ms": 1_000,
+    "socket.timeout.ms": 6_000,
+}
+PRODUCER = {
+    "enable.idempotence": True,
+    "linger.ms": 5,
+    "message.timeout.ms": 0,
+    "request.timeout.ms": 5_000,
+}
+CONSUMER = {"auto.offset.reset": "error", "enable.auto.commit": False, "fetch.wait.max.ms": 300}
+READ_RECORDS = 1_000
+"""How many records a consumer takes over at a time."""
+
+
+class ClientGaveUpError(RuntimeError):
+    """The producer has met an error after which it sends nothing."""
+
+
+class KafkaWorkload(Workload):
+    """`Workload` by librdkafka, whose brokers are at `servers`. `close` ends its clients."""
+
+    def __init__(
+        self,
+        clients: PolledEngine[Any],
+        write: Callable[[Operation], None],
+        partitions: Sequence[TopicPartition],
+        rate: int,
+        next_id: Callable[[], int],
+        servers: str,
+    ) -> None:
+        super().__init__(clients, write, partitions, rate, next_id)
+        self._module = librdkafka("--kafka-clients")
+        settings = {**SETTINGS, "bootstrap.servers": servers}
+        self._reports: list[tuple[TopicPartition, int, int, RecordOutcome, Offset]] = []
+        self._left: dict[int, int] = {}
+        self._fatal: Any = None
+        self._producer = self._module.Producer({**settings, **PRODUCER, "error_cb": self._note_error})
+        self._consumers = [
+            self._module.Consumer({**settings, **CONSUMER, "group.id": f"soak-{reader}"}) for reader in READERS
+        ]
+        for reader in READERS:
+            self._assign(reader)
+
+    def close(self) -> None:
+        self._producer.purge()
+        for consumer in self._consumers:
+            consumer.close()
+
+    def rewind(self) -> None:
+        super().rewind()
+        self._assign(READERS[-1])
+
+    def _assign(self, reader: int) -> None:
+        """Has a consumer read from the offsets of its followers on."""
+        places = [
+            self._module.TopicPartition(it.partition.topic, it.partition.partition, it.offset)
+            for it in self._followers
+            if it.reader == reader
+        ]
+        self._consumers[reader].assign(places)
+
+    def tick(self) -> None:
+        """Takes over what the clients report, and sends what is due. ClientGaveUpError where the producer has ended."""
+        self.others.update(self._clients.take_outcomes())
+        self._producer.poll(0)
+        if self._fatal is not None:
+            raise ClientGaveUpError(f"librdkafka's producer has given up: {self._fatal.str()}")
+        self._end_reported()
+        self._send_due()
+        if self.is_reading:
+            for reader, consumer in enumerate(self._consumers):
+                self._take(reader, consumer.consume(READ_RECORDS, 0))
+
+    def _note_error(self, error: Any) -> None:
+        if error.fatal():
+            self._fatal = error
+
+    def _submit(self, send: int, partition: TopicPartition) -> None:
+        self._left[send] = RECORDS_PER_SEND
+        for place in range(RECORDS_PER_SEND):
+            value = record(send, place, RECORD_BYTES)
+            self._producer.produce(partition.topic, value, partition=partition.partition, on_delivery=self._report)
+
+    def _report(self, error: Any, message: Any) -> None:
+        """A delivery report, which librdkafka gives while it is polled."""
+        partition = TopicPartition(message.topic(), message.partition())
+        send, place = identity(message.value())
+        if error is None:
+            self._reports.append((partition, send, place, "acknowledged", message.offset()))
+        else:
+            self._reports.append((partition, send, place, "unknown", NO_OFFSET))
+
+    def _end_reported(self) -> None:
+        now_ms = self._clients.now_ms()
+        reports, self._reports = self._reports, []
+        for partition, end in ends_of(reports):
+            if end.result == "acknowledged" and self.is_sending:
+                self.gaps.acknowledged(partition, now_ms)
+            self._end(end._replace(at_ms=now_ms))
+            self._left[end.send] -= end.size
+            if not self._left[end.send]:
+                del self._left[end.send]
+                self.sends.remove(end.send)
+
+    def _take(self, reader: int, messages: Sequence[Any]) -> None:
+        read = [message for message in messages if message.error() is None]
+        self.counts.reads_failed += len(messages) - len(read)
+        for follower in self._followers:
+            if follower.reader == reader:
+                index = follower.partition.partition
+                runs = tuple(runs_of(message for message in read if message.partition() == index))
+                if runs:
+                    follower.offset = max(follower.offset, runs[-1].offset + runs[-1].size)
+                    self._note_read(Seen(reader, follower.partition, runs, follower.offset))
+
+
+def ends_of(
+    reports: Iterable[tuple[TopicPartition, int, int, RecordOutcome, Offset]],
+) -> Iterator[tuple[TopicPartition, Ended]]:
+    """The ends of single records (partition, send, place, result, offset), with consecutive ones in one."""
+
+    def series(item: tuple[int, tuple[TopicPartition, int, int, RecordOutcome, Offset]]) -> tuple[object, ...]:
+        number, (partition, send, place, result, offset) = item
+        return partition, send, result, place - number, offset if offset == NO_OFFSET else offset - number
+
+    for _, group in groupby(enumerate(reports), series):
+        (_, (partition, send, first, result, offset)), *others = group
+        yield partition, Ended(send, first, 1 + len(others), result, offset)
+
+
+def runs_of(messages: Iterable[Any]) -> Iterator[RecordRange]:
+    """What a consumer has read of one partition, consecutive records of a send in one run."""
+
+    def series(item: tuple[int, Any]) -> tuple[int, ...]:
+        number, message = item
+        send, place = identity(message.value())
+        return send, place - number, message.offset() - number, message.leader_epoch()
+
+    for _, group in groupby(enumerate(messages), series):
+        (_, first), *others = group
+        send, place = identity(first.value())
+        yield RecordRange(first.offset(), first.leader_epoch(), send, place, 1 + len(others))
