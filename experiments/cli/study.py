@@ -371,11 +371,11 @@ def validate_study(
         int | None,
         option(
             "N",
-            "Instead: of N studies of each cell, how many intervals hold the loss rate that is known.",
+            "Instead: of N studies of each cell, how many intervals hold the value that is known.",
         ),
     ] = None,
     estimator: Annotated[
-        str, option("NAME", "That of the studies of --coverage: plain, importance, splitting or multifidelity.")
+        str, option("NAME", "That of the studies of --coverage: plain, importance, splitting, multifidelity or auto.")
     ] = "importance",
     as_json: Json = False,
 ) -> None:
@@ -421,12 +421,12 @@ def _validate_coverage(studies: int, estimator: str, cells: Path | None, jobs: i
 
 def _print_coverage(found: Sequence[Coverage]) -> None:
     numbers = ("known", "mean of the studies", "mean half-width", "intervals that hold it")
-    title = "Coverage of 95 % intervals, in loss events per partition-year"
-    table = Table("failure model", "catch-up", *_numeric(numbers), title=title)
+    title = "Coverage of 95 % intervals, in loss events per partition-year and shares of time"
+    table = Table("failure model", "catch-up", "metric", *_numeric(numbers), title=title)
     for item in found:
         held, caught_up = f"{item.covered} of {item.studies}", "yes" if item.catch_up else "immediate"
         half_width = f"{item.half_width / item.mean:.1%}" if item.mean else ""
-        table.add_row(item.model, caught_up, f"{item.known:.4g}", f"{item.mean:.4g}", half_width, held)
+        table.add_row(item.model, caught_up, item.metric, f"{item.known:.4g}", f"{item.mean:.4g}", half_width, held)
     wide_console().print(table)
 
 

@@ -75,12 +75,13 @@ def _keys() -> Iterator[tuple[str, str, str, str]]:
     yield (
         code("estimator"),
         "",
-        "what the trials of the cell used: `plain`, `importance`, `splitting` or `multifidelity`",
+        "what the trials of the cell used: `plain`, `importance`, `splitting`; `multifidelity` if they have controls",
         "",
     )
     yield code("controls"), "", "controls of other failures that the trials have (docs/rare-events.md)", ""
-    yield code("correlation"), "", "of trials and the controls of their failures, for the study's objective", ""
-    yield code("gain"), "", "by what factor the controls reduce the variance of the study's objective", ""
+    meaning = "of trials and the controls of their failures: for the study's objective, or, if that has fewer than ten "
+    yield code("correlation"), "", meaning + "events, for the time not writable", ""
+    yield code("gain"), "", "by what factor the controls reduce the variance of that number", ""
     for metric in METRICS:
         yield code(metric.name), metric.estimator.unit, metric.meaning, metric.estimator.interval
     meaning = (

@@ -253,7 +253,13 @@ def _read(file: ClusterFile, text: Text, source: str, place_name: str) -> Layout
     strange = next((broker for broker in layout.brokers if broker not in brokers), None)
     if strange is not None:
         allowed = f"a broker of the cluster: {', '.join(map(str, brokers))}"
-        raise InputError(file.placement, "replicas", f"broker {strange}", allowed)
+        where = next(
+            f"partition {number} of {topic.name!r}"
+            for topic in layout.topics
+            for number, replicas in enumerate(topic.replicas)
+            if strange in replicas
+        )
+        raise InputError(file.placement, where, f"broker {strange}", allowed)
     known = racks or {broker: layout.racks[broker] for broker in brokers if broker in layout.racks}
     layout = replace(layout, brokers=brokers)
     return with_racks(layout, known, source) if known else layout

@@ -29,9 +29,10 @@ ENOUGH_LOSSES = 10
 LEAST_STEP = 0.003
 """The least probability of a failure during a repair for splitting: some of its 40 paths have to see one."""
 LEAST_FAILURES = 20
-"""Failures of brokers in a trial from which on `auto` takes importance sampling with controls: the eight trials of the
-pilot that decides how many (`trials/multifidelity.py`) then have some 30 losses to measure a correlation by. With fewer
-the pilot would say nothing, and cost more than short trials are worth."""
+"""Failures of brokers in a trial from which on `auto` takes plain trials and importance sampling with controls, if the
+pilot of eight trials finds that they pay (`trials/multifidelity.py`): with importance sampling it then has some 30
+losses to measure a correlation by, with plain trials 160 failures and as many times without writes as these bring
+about. With fewer the pilot would say nothing, and cost more than short trials are worth."""
 MOST_ABSENT = 0.5
 """The largest mean number of brokers that are absent for importance sampling: above it the cluster is rarely whole."""
 
@@ -66,12 +67,16 @@ def choose(params: CellParameters, scripted: bool = False) -> Choice:
     obstacle = obstacle_to_importance(params)
     if params.estimator == "importance" and obstacle:
         return Choice("splitting", f"importance sampling is impossible, as {obstacle}", falls_back=True)
-    if params.estimator == "multifidelity" and params.generation == "v3":
+    has_model = params.generation != "v3"
+    if params.estimator == "multifidelity" and not has_model:
         return Choice("plain", "the controller's decisions alone are no model of v3", falls_back=True)
     if params.estimator != "auto" and params.estimator != "multifidelity":
         return Choice(params.estimator, "as the study asks", in_cycles=params.estimator == "importance")
     found = _by_losses(params, obstacle)
-    if params.estimator == "multifidelity" or (found.in_cycles and _failures_per_trial(params) >= LEAST_FAILURES):
+    is_long = found.estimator != "splitting" and has_model and failures_per_trial(params) >= LEAST_FAILURES
+    if found.falls_back and is_long and params.estimator == "auto":
+        return found._replace(estimator="multifidelity")
+    if params.estimator == "multifidelity" or is_long:
         trials = f"with {NAMES['importance' if found.in_cycles else 'plain']} of the trials, as {found.reason}"
         return Choice("multifidelity", trials, in_cycles=found.in_cycles)
     return found
@@ -97,13 +102,14 @@ def _by_losses(params: CellParameters, obstacle: str) -> Choice:
 
 
 def sentence(params: CellParameters, scripted: bool = False) -> str:
-    """What to say about the estimator of a cell; empty for plain sampling unless the study asks for another."""
-    estimator, reason, falls_back, _ = choose(params, scripted)
+    """What to say about the estimator of a cell; empty for plain trials unless the study asks for another estimator."""
+    choice = choose(params, scripted)
+    estimator, reason, falls_back, _ = choice
     if falls_back and params.estimator == "auto":
         return f"Losses are too rare for plain trials, which are used nevertheless: {reason}."
     if falls_back:
         return f"The study asks for {NAMES[params.estimator]}; {NAMES[estimator]} is used: {reason}."
-    if estimator == "plain":
+    if estimator == "plain" or (params.estimator == "auto" and not choice.is_weighted):
         return ""
     return f"Losses are estimated by {NAMES[estimator]} (docs/rare-events.md): {reason}."
 
@@ -151,8 +157,8 @@ def _failures_per_year(params: CellParameters) -> float:
     return _own_failures_per_year(params) + shared
 
 
-def _failures_per_trial(params: CellParameters) -> float:
-    """Of all brokers."""
+def failures_per_trial(params: CellParameters) -> float:
+    """Failures of all brokers in a trial, on average."""
     return params.brokers * _failures_per_year(params) * params.duration_ms / YEAR_MS
 
 

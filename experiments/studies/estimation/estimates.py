@@ -15,7 +15,7 @@ from experiments.studies.design.estimator import choose, sentence
 from experiments.studies.design.study import Cell, StudyPlan, decided, groups_of, metrics_of
 from experiments.studies.estimation import selection, targets
 from experiments.studies.estimation.clusters import cluster_interval
-from experiments.studies.estimation.controlled import ControlSums
+from experiments.studies.estimation.controlled import LEAST_EVENTS, ControlSums
 from experiments.studies.estimation.growth import Reweighting
 from experiments.studies.estimation.intervals import assumed_sizes, limits
 from experiments.studies.estimation.moments import ALPHA, Estimate, Sums, degeneracy
@@ -65,9 +65,10 @@ class CellSums:
 class CellEstimates:
     """The numbers of one cell: `estimates` by the names of the metrics, and comparisons by them too.
 
-    `estimator`: that of the trials (`plain`, `importance`, `splitting`, `multifidelity`). `controls`: how many controls
-    of other failures the trials have; `correlation`: of a trial and the control of its failures; `gain`: by what factor
-    the controls reduce the variance, both of the study's objective, None without controls.
+    `estimator`: that of the trials (`plain`, `importance`, `splitting`, `multifidelity`, if they have controls).
+    `controls`: how many controls of other failures the trials have; `correlation`: of a trial and the control of its
+    failures; `gain`: by what factor the controls reduce the variance, both of the study's objective, or, if that has
+    fewer than `LEAST_EVENTS` events, of the time not writable; None without controls.
 
     `compared_with_first`: each at 95 %. The other fields are about the group of cells that share all assumptions
     (`design/study.py`). `reference`: the cell that the others of its group are compared with, which is the
@@ -275,17 +276,19 @@ def _single(plan: StudyPlan, asked: Cell, cell: CellSums, sizes: Mapping[str, fl
     warnings += [sentence(asked.parameters, scripted)] if choice.falls_back else []
     if plan.precision is not None:
         warnings += filter(None, [shortfall(plan.precision, estimates[plan.precision.metric], cell.trials)])
-    with_controls = cell.controls.get(plan.objective)
+    shown = plan.objective if estimates[plan.objective].events >= LEAST_EVENTS else UNWRITABLE
+    with_controls = cell.controls.get(shown)
+    without = "importance" if choice.in_cycles else "plain"
     return CellEstimates(
         trials=cell.trials,
         partition_years=cell.partition_years,
-        estimator=choice.estimator,
+        estimator=without if choice.estimator == "multifidelity" and not cell.controls else choice.estimator,
         estimates=estimates,
         failover_ms=cell.failover_ms,
         warnings=tuple(warnings),
         controls=round(with_controls.runs) if with_controls else 0,
         correlation=with_controls.correlation if with_controls else None,
-        gain=cell.sums[plan.objective].gain if with_controls else None,
+        gain=cell.sums[shown].gain if with_controls else None,
     )
 
 

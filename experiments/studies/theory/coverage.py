@@ -1,7 +1,8 @@
 """How often the 95 % intervals of each estimator hold a loss rate that is known: by the Markov chain in a cell of
 frequent failures, which all estimators can measure, and by hand for each failure model, where losses are too rare for
 plain trials and for splitting. Multi-fidelity estimation has plain trials in the former, importance sampling in the
-latter.
+latter. `auto` has plain trials in the former, with as many controls as its pilot finds. The chain also gives the share
+of time in which acks=all is refused; splitting is made for losses alone.
 
 A *study* of a cell is `TRIALS` trials with their interval; other seeds give other studies. Intervals are right if 95 %
 of many studies hold the value, up to chance: of 200 studies 180 or more do in 999 of 1,000 cases. An estimator that
@@ -38,13 +39,14 @@ from experiments.studies.design.loader import study_from
 from experiments.studies.design.model import YEAR_MS, CellParameters
 from experiments.studies.design.placement import rack_sizes
 from experiments.studies.estimation.controlled import Controls
+from experiments.studies.estimation.intervals import assumed_sizes
 from experiments.studies.estimation.moments import Estimate
 from experiments.studies.estimation.stopping import LeadingTrials
 from experiments.studies.failures.sources import kinds_of
 from experiments.studies.theory.answers import answer
 from experiments.studies.theory.validation import mapping
 from experiments.studies.trace.kinds import CONTROLLED, TrialResult
-from experiments.studies.trace.metrics import measure
+from experiments.studies.trace.metrics import BY_NAME, measure
 from experiments.studies.trials.batch import trial_seed
 from experiments.studies.trials.estimators import TRIALS as TRIALS_BY_ESTIMATOR
 from experiments.support.declared import declared
@@ -71,11 +73,12 @@ _FOR_RARE_LOSSES = ("importance", "multifidelity")
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """A cell: its failure model in words, the loss rate per partition-year that is known, the means of the studies'
-    estimates and of their half-widths, and how many of the `studies` hold the known value in their interval."""
+    """A metric of a cell: the failure model in words, the value that is known, the means of the studies' estimates and
+    of their half-widths, and how many of the `studies` hold the known value in their interval."""
 
     model: str
     catch_up: bool
+    metric: str
     known: float
     mean: float
     half_width: float
@@ -109,47 +112,50 @@ def coverage(studies: int, jobs: int | None, estimator: str = "importance") -> I
     of `ESTIMATORS`."""
     with mapping(jobs) as run:
         for name, catch_up, params in cells(estimator):
-            known = known_rate(params)
             found = list(run(_study, [params] * studies, range(studies)))
-            covered = sum(each.ci_low <= known <= each.ci_high for each in found)
-            mean, half_width = (
-                sum(each) / studies for each in zip(*((e.estimate, e.half_width) for e in found), strict=True)
-            )
-            yield Coverage(name, catch_up, known, mean, half_width, covered, studies)
+            for metric, known in known_values(params).items():
+                mine = [each[metric] for each in found]
+                covered = sum(each.ci_low <= known <= each.ci_high for each in mine)
+                mean = sum(each.estimate for each in mine) / studies
+                half_width = sum(each.half_width for each in mine) / studies
+                yield Coverage(name, catch_up, metric, known, mean, half_width, covered, studies)
 
 
-def known_rate(params: CellParameters) -> float:
-    """The loss rate by the Markov chain, otherwise by hand."""
+def known_values(params: CellParameters) -> dict[str, float]:
+    """The loss rate by the Markov chain, otherwise by hand, and the share of refused time by the chain."""
     markov = answer(params)
+    if markov is not None and choose(params).estimator != "splitting":
+        return {metric: markov[metric] for metric in ("loss_rate", "reject_fraction")}
     known = loss_rate(params) if markov is None else markov["loss_rate"]
     assert known is not None
-    return known
+    return {"loss_rate": known}
 
 
-def _study(params: CellParameters, number: int) -> Estimate:
-    """The loss rate that one study estimates."""
+def _study(params: CellParameters, number: int) -> dict[str, Estimate]:
+    """The values that are known, as one study estimates them."""
     run = TRIALS_BY_ESTIMATOR[choose(params).estimator]
     found = [run(params, trial_seed(number, trial, params)) for trial in range(TRIALS)]
-    estimate, _ = losses_of(params, found).estimate("loss_rate", TRIALS)
-    return estimate
+    return {
+        metric: leading_trials(params, found, metric).estimate(metric, TRIALS)[0] for metric in known_values(params)
+    }
 
 
-def losses_of(params: CellParameters, found: Sequence[TrialResult]) -> LeadingTrials:
-    """The losses of trials of a cell, with their controls."""
-    measures = [measure(each.rows) for each in found]
+def leading_trials(params: CellParameters, found: Sequence[TrialResult], metric: str) -> LeadingTrials:
+    """A metric of trials of a cell, with their controls."""
+    column, measures = BY_NAME[metric].column, [measure(each.rows) for each in found]
     return LeadingTrials(
-        np.array([each.values["losses"] for each in measures]),
+        np.array([each.values[column] for each in measures]),
         np.array([each.exposure for each in measures]),
-        np.array([each.events["losses"] for each in measures], float),
-        1.0,
+        np.array([each.events[column] for each in measures], float),
+        assumed_sizes(params)[column],
         choose(params).is_weighted,
-        _controls(found),
+        _controls(found, column),
     )
 
 
-def _controls(found: Sequence[TrialResult]) -> Controls | None:
-    """The controls of the losses of trials, if they have any."""
-    place, rows = CONTROLLED.index("losses"), [each.controls for each in found if each.controls is not None]
+def _controls(found: Sequence[TrialResult], column: str) -> Controls | None:
+    """The controls of trials, if they have any."""
+    place, rows = CONTROLLED.index(column), [each.controls for each in found if each.controls is not None]
     if not rows:
         return None
     columns = [(row.runs, row.exposure, row.exposure_mean, row.values[place], row.means[place]) for row in rows]

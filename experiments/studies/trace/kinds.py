@@ -339,6 +339,7 @@ CONTROLLED: Final = (
     "refuses",
     "unwritable",
     "unclean_recoveries",
+    "stalled",
 )
 """The columns of the metrics that have a control. Those of lost records and of losses whatever acks is are losses."""
 

@@ -4,7 +4,7 @@ It runs through the timeline that a trial of the same parameters and seed has (`
 decisions of the protocol (`decisions.py`), and measures what a trial measures. A trial is a simulated cluster, some
 hundred events per failure; the control does three or four look-ups. What is left out, so that some trials differ from
 their controls: the time that messages and fetches take, heartbeats (a session expires half an interval early), retries
-of a registration, the time-outs of recoveries, slow brokers, reassignments, and what `acks` other than `all` loses.
+of a registration, the time-outs of recoveries, impaired and slow brokers, and reassignments.
 
 A control is not used for an answer by itself. It is the *control variate* of its trial (`estimation/controlled.py`),
 and that estimate is unbiased whatever the control leaves out: a control of a trial's seed and the controls of other
@@ -12,9 +12,10 @@ seeds have the same distribution, since `ControlModel.run` is a function of para
 trial.
 
 The logs. What is acknowledged is a number that rises with each acknowledged write: after each change, and before each
-failure. A replica's log is the number up to which it has all. A lossy failure takes what is neither flushed nor as old
-as `exposed_ms`. A leader whose log ends below what was acknowledged is a loss (`observer.py`), and all logs are cut to
-the leader's: what they had beyond it is not acknowledged any more.
+failure; with acks=1 the leader alone has the last one, so that the next leader after a crash lacks it, which is what
+`acknowledged_loss_rate` counts. A replica's log is the number up to which it has all. A lossy failure takes what is
+neither flushed nor as old as `exposed_ms`. A leader whose log ends below what was acknowledged is a loss
+(`observer.py`), and all logs are cut to the leader's: what they had beyond it is not acknowledged any more.
 
 In importance sampling the control has the cycles of the trial (`importance.py`): it is restored as soon as all
 replicas are in sync, the trial some messages later. Each cycle of the timeline has random streams of its own, so cycle
@@ -46,10 +47,13 @@ from experiments.studies.trials.decisions import (
 from experiments.studies.trials.importance import LEAST_CYCLES
 from protocol.ids import NO_LEADER, NodeId, TimeMs
 
-_LOSS, _OFFLINE, _REFUSES, _UNWRITABLE, _UNCLEAN = range(5)
-_SOURCES = (_LOSS, _LOSS, _LOSS, _OFFLINE, _REFUSES, _UNWRITABLE, _UNCLEAN)
+_LOSS, _OFFLINE, _REFUSES, _UNWRITABLE, _UNCLEAN, _STALLED = range(6)
+_SOURCES = (_LOSS, _LOSS, _LOSS, _OFFLINE, _REFUSES, _UNWRITABLE, _UNCLEAN, _STALLED)
 """By `CONTROLLED`."""
-_EXPIRE, _BOOT, _CAUGHT_UP = range(3)
+_EXPIRE, _BOOT, _CAUGHT_UP, _SILENT = range(4)
+_SILENT_MS = 37_500
+"""When a leader removes a follower that is silent: after `replica.lag.time.max.ms`, 30 s, as it looks every 15 s, at a
+moment that is uniform over the next 15 s. A control takes the mean."""
 _BEFORE_UNFENCE = (REGISTER_CLEAN, REGISTER_UNCLEAN)
 """Events that are followed by another one of the broker at once: where they change nothing, nothing is settled yet."""
 _MOST_APPENDED = 8
@@ -133,6 +137,7 @@ class _Control:
         self._decisions = model.decisions
         self._duration_ms, self._delivery_ms = params.duration_ms, params.delivery_timeout_ms
         self._restart_ms, self._exposed_ms = params.restart_time_ms, params.exposed_ms
+        self._waits_for_isr = params.acks == "all"
         self._is_written_back = math.isfinite(self._exposed_ms)
         self._cycles: BiasedTimeline | None = None
         begins_ms = 0 if in_cycles else -warm_up_ms(params)
@@ -155,7 +160,7 @@ class _Control:
         self._absences = Absences(params.catch_up)
         self._due: list[tuple[TimeMs, int, int, NodeId, int]] = []
         self._now_ms: TimeMs = begins_ms
-        self._values = [0.0] * 5
+        self._values = [0.0] * 6
         self._exposure, self._weight, self._steps = 0.0, 1.0, 0
 
     def measures(self) -> ControlMeasures:
@@ -240,6 +245,8 @@ class _Control:
         elif incarnation == self._incarnations[broker]:
             if kind == _BOOT:
                 self._boot(broker)
+            elif kind == _SILENT:
+                self._leave(broker)
             else:
                 self._set_behind(broker, False)
                 self._settle_all(broker)
@@ -262,6 +269,8 @@ class _Control:
                 values[_REFUSES] += length
                 if view.leader == NO_LEADER:
                     values[_OFFLINE] += length
+            if view.isr & ~partition.running and view.leader != NO_LEADER:
+                values[_STALLED] += length
             if partition.since_ms >= 0:
                 expired_ms = max(since_ms, partition.since_ms + self._delivery_ms)
                 values[_UNWRITABLE] += weight * max(0, at_ms - expired_ms)
@@ -300,6 +309,8 @@ class _Control:
         elif self._session_ms:
             self._sessions[broker] = True
             self._schedule(self._now_ms + self._session_ms, _EXPIRE, broker)
+            if self._session_ms > _SILENT_MS:
+                self._schedule(self._now_ms + _SILENT_MS, _SILENT, broker)
             self._settle_all(broker)
         else:
             self._tell_all(broker, FENCE)
@@ -334,6 +345,15 @@ class _Control:
         self._tell_all(broker, FENCE)
         if self._running[broker]:
             self._join(broker)
+
+    def _leave(self, broker: NodeId) -> None:
+        """Leaders that run remove the broker, which is down, from their ISRs."""
+        for partition in self._on[broker]:
+            view, place = partition.view, partition.places[broker]
+            leads = view.leader not in (NO_LEADER, place) and partition.running >> view.leader & 1
+            if leads and view.isr >> place & 1:
+                self._change(partition, self._decisions.with_isr(view, view.isr & ~(1 << place)))
+                self._settle(partition)
 
     def _boot(self, broker: NodeId) -> None:
         self._set_running(broker, True)
@@ -401,18 +421,23 @@ class _Control:
             self._absences.end(broker, self._now_ms)
 
     def _write(self, partition: _Partition) -> None:
-        """Has a record acknowledged, if the partition can be written."""
-        view = partition.view
-        if view.refuses or view.isr & ~partition.running:
+        """Has a record acknowledged, if the partition can be written: with acks=1 by the leader alone, to which the
+        members of the ISR have meanwhile caught up."""
+        view, leader = partition.view, partition.view.leader
+        can_write = not (view.refuses or view.isr & ~partition.running)
+        if not self._waits_for_isr:
+            can_write = leader != NO_LEADER and partition.running >> leader & 1 == 1
+        if not can_write:
             if partition.since_ms < 0:
                 partition.since_ms = max(0, self._now_ms)
             return
         partition.since_ms = -1
         partition.acked += 1
         acked, logs = partition.acked, partition.logs
+        others = acked if self._waits_for_isr else logs[leader]
         for place in range(len(logs)):
             if view.isr >> place & 1:
-                logs[place] = acked
+                logs[place] = acked if place == leader else others
         if self._is_written_back:
             if len(partition.appended) >= _MOST_APPENDED:
                 oldest_ms = self._now_ms - self._exposed_ms

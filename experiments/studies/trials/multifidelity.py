@@ -9,10 +9,23 @@ correlation rho of trial and control, and a trial as costly as k controls, cost 
 
     R = sqrt(k rho^2 / (1 - rho^2)),       Var with controls / Var without = 1 - rho^2 R / (1 + R).
 
+R is rounded to a power of two, which costs little as the minimum is flat: cells whose pilots differ a little have the
+same controls, so that trials that see the same events have the same corrected values, and pairs of cells lose nothing.
+
 A pilot says what rho and k are: `PILOT` trials of seeds that no study has, with their controls; k in events of the
-simulator and steps of the control, never in measured time. So R is a function of the parameters alone.
-The pilot estimates nothing else: a bad guess costs time, not correctness. Where controls gain little R is 0, and the
-trial has none: it is then the trial of the estimator without controls, row by row.
+simulator and steps of the control, never in measured time. So R is a function of the parameters alone, and independent
+of the trials of every study.
+
+*No bias.* For each R, 0 too, the mean of the estimate is that of the trials (`estimation/controlled.py`). Given the
+pilot R is a constant, so the same holds for the R that the pilot finds, whatever rule finds it: a bad guess costs time.
+That would be otherwise if R followed from the trials that are corrected: trials whose controls happened to agree would
+count more. Where controls gain little R is 0, and the trial is that of the estimator without controls, row by row.
+
+A trial measures several numbers. R follows from the losses if the pilot has `LEAST_EVENTS` of them and that pays,
+otherwise from the number with the highest correlation of those with so many events: the time without writes, where
+losses are rare. With fewer events a correlation may be 1 by chance. Trials of a pilot are as long as `LEAST_FAILURES`
+failures take, if those of the cell are longer: their correlation is that of long ones, which are sums of such parts,
+and a pilot costs `PILOT` times `LEAST_FAILURES` failures at most.
 """
 
 from __future__ import annotations
@@ -24,7 +37,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from experiments.studies.design.estimator import choose
+from experiments.studies.design.estimator import LEAST_FAILURES, choose, failures_per_trial
 from experiments.studies.design.model import CellParameters
 from experiments.studies.estimation.controlled import LEAST_EVENTS, Controls, ControlSums, folded, total_of
 from experiments.studies.trace.kinds import CONTROLLED, ControlResult, TrialResult
@@ -40,7 +53,11 @@ STEP_EVENTS, CYCLE_STEP_EVENTS = 0.35, 0.8
 simulator (docs/rare-events.md has the measurement)."""
 HIGHEST_CORRELATION = 0.995
 """That a pilot shows: so few trials do not see the rare ones that differ from their controls."""
-MOST_CONTROLS = 200
+MOST_CONTROLS = 256
+MOST_COST = 1.0 / 3.0
+"""What controls may cost, in trials, where losses do not decide on R: with k = 50 they still reduce a variance by up to
+15, not by 50, and losses, of which few are seen and which get nothing of it, take a third longer, not twice as long."""
+_LOSSES = "losses"
 MOST_WORK = 0.5
 """Controls that do not halve the work are not worth the pilot, which takes as long as `PILOT` trials."""
 
@@ -70,22 +87,31 @@ def control_seed(seed: int, number: int) -> int:
 
 @lru_cache(maxsize=64)
 def further_controls(params: CellParameters) -> int:
-    """R: the controls per trial besides its own, by the correlation of the losses or, where the pilot has none, by the
-    highest one of another metric. Where `auto` has chosen, the correlation of losses has to rest on as many as an
-    estimate with controls needs; of fewer, one may be 1 by chance."""
-    in_cycles, model = choose(params).in_cycles, control_model(params)
-    seeds = [control_seed(-1, number) for number in range(PILOT)]
-    trials = [_run(params, seed, in_cycles) for seed in seeds]
+    """R: the controls per trial besides its own. A study that asks for controls has them by the highest correlation of
+    the pilot where no number has `LEAST_EVENTS` events."""
+    in_cycles, piloted = choose(params).in_cycles, _shortened(params)
+    model, seeds = control_model(piloted), [control_seed(-1, number) for number in range(PILOT)]
+    trials = [_run(piloted, seed, in_cycles) for seed in seeds]
     controls = [model.run(seed, in_cycles) for seed in seeds]
-    steps = sum(each.steps for each in controls)
     step_events = CYCLE_STEP_EVENTS if in_cycles else STEP_EVENTS
-    cost_ratio = sum(each.events for each in trials) / (step_events * max(1, steps))
+    cost_ratio = sum(each.events for each in trials) / (step_events * max(1, sum(each.steps for each in controls)))
     sums = _sums([measure(each.rows) for each in trials], controls)
-    if params.estimator == "auto" and sums["losses"].events < LEAST_EVENTS:
-        return 0
-    found = {name: each.correlation or 0.0 for name, each in sums.items()}
-    best = found["losses"] if sums["losses"].value > 0.0 else max(found.values(), key=abs)
-    return controls_per_trial(best, cost_ratio)
+    known = {name: _shown_correlation(each) for name, each in sums.items() if each.events >= LEAST_EVENTS}
+    if params.estimator != "auto" and not known:
+        known = {name: _shown_correlation(each) for name, each in sums.items()}
+    by_losses = controls_per_trial(known.get(_LOSSES, 0.0), cost_ratio)
+    return by_losses or controls_per_trial(max(known.values(), default=0.0), cost_ratio, MOST_COST)
+
+
+def _shown_correlation(sums: ControlSums) -> float:
+    """What the pilot shows of |rho|: after n events in agreement 1 in n + 1 is expected to differ (Laplace's rule)."""
+    return min(abs(sums.correlation or 0.0), math.sqrt(sums.events / (sums.events + 1.0)))
+
+
+def _shortened(params: CellParameters) -> CellParameters:
+    """The cell with trials of `LEAST_FAILURES` failures, if its own are longer."""
+    share = LEAST_FAILURES / max(LEAST_FAILURES, failures_per_trial(params))
+    return params.model_copy(update={"duration_ms": round(params.duration_ms * share)})
 
 
 def _sums(trials: Sequence[Measures], controls: Sequence[ControlMeasures]) -> dict[str, ControlSums]:
@@ -100,10 +126,11 @@ def _sums(trials: Sequence[Measures], controls: Sequence[ControlMeasures]) -> di
     return found
 
 
-def controls_per_trial(correlation: float, cost_ratio: float) -> int:
-    """R for the least product of cost and variance; 0 where that is more than `MOST_WORK` of the product without
-    controls. `cost_ratio`: k."""
+def controls_per_trial(correlation: float, cost_ratio: float, most_cost: float = math.inf) -> int:
+    """R, a power of two, for about the least product of cost and variance; 0 where that is more than `MOST_WORK` of the
+    product without controls. `cost_ratio`: k. `most_cost`: what R controls may cost, in trials."""
     squared = min(abs(correlation), HIGHEST_CORRELATION) ** 2
-    wanted = min(MOST_CONTROLS, round(math.sqrt(cost_ratio * squared / (1.0 - squared))))
+    best = min(math.sqrt(cost_ratio * squared / (1.0 - squared)), most_cost * cost_ratio)
+    wanted = min(MOST_CONTROLS, 2 ** round(math.log2(best))) if best >= 1.0 else 0
     work = (1.0 - squared * wanted / (1.0 + wanted)) * (1.0 + (1.0 + wanted) / cost_ratio)
     return wanted if work <= MOST_WORK else 0

@@ -137,7 +137,11 @@ def test_a_reassignment_is_a_placement_too(tmp_path: Path) -> None:
         ({}, {"reassignments": {"per_year": 1}}, "none with cluster: a move takes one partition"),
         ({}, {"sweep": {"cluster": ["none", CLUSTER]}}, "none in cell 0; allowed: a cluster in all cells, or in none"),
         ({"placement": "d.txt", "topics": [{"name": "ordres"}]}, {}, "topic 'ordres'. Did you mean 'orders'?"),
-        ({"placement": "d.txt", "topics": [], "brokers": 2, "racks": {"a": [1, 3]}}, {}, "broker 2; allowed: a broker"),
+        (
+            {"placement": "d.txt", "topics": [], "brokers": 2, "racks": {"a": [1, 3]}},
+            {},
+            "d.txt: partition 0 of 'logs': found broker 2; allowed: a broker of the cluster: 1, 3",
+        ),
         ({"placement": "d.txt", "topics": []}, {"replication_factor": 3}, "base.replication_factor: found 3"),
         ({"placement": "cut.txt", "topics": []}, {}, "cut.txt: line 1: found 1 of 3 partitions of 'orders'"),
         ({"placement": "none.txt", "topics": []}, {}, "none.txt"),

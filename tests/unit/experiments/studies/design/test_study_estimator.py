@@ -35,7 +35,9 @@ WEIBULL = Distribution(dist="weibull", mean_ms=130 * DAY_MS, shape=0.7)
     ("cell", "estimator"),
     [
         (RARE, "importance"),
-        (FREQUENT, "plain"),
+        (FREQUENT, "multifidelity"),
+        (_cell(FREQUENT, duration_ms=120 * DAY_MS), "plain"),
+        (_cell(FREQUENT, generation="v3"), "plain"),
         (_cell(RARE, broker_mttf=WEIBULL, broker_mttr=HOURS), "splitting"),
         (
             _cell(RARE, broker_mttr=HOURS, rolling_restart=RollingRestart(every_ms=DAY_MS, down_ms=60_000)),
@@ -86,7 +88,8 @@ def test_plain_trials_where_neither_of_the_others_helps_are_a_warning() -> None:
 
 def test_auto_takes_controls_where_a_trial_has_failures_enough_for_a_pilot() -> None:
     """3 brokers that fail every 130 days: 8.4 failures a year, 25.3 in 3 years. The trials are those of importance
-    sampling; where those are impossible there are no controls either."""
+    sampling; where those are impossible there are no controls either. 3 that fail every 20 days: 18 in 120 days, 54.8
+    in a year, whose trials are plain."""
     long = _cell(RARE, duration_ms=3 * 365 * DAY_MS)
     assert choose(RARE).estimator == "importance"
     assert choose(long)[::2] == ("multifidelity", False)
@@ -94,6 +97,7 @@ def test_auto_takes_controls_where_a_trial_has_failures_enough_for_a_pilot() -> 
     assert choose(_cell(long, estimator="importance")).estimator == "importance"
     assert choose(_cell(long, broker_mttf=WEIBULL, broker_mttr=HOURS)).estimator == "splitting"
     assert "importance sampling of the trials" in sentence(long)
+    assert not choose(FREQUENT).in_cycles
 
 
 def test_recorded_failures_have_plain_trials() -> None:
@@ -110,6 +114,7 @@ def test_functions_of_a_script_have_plain_trials() -> None:
 
 def test_sentences_name_the_estimator_and_the_reason() -> None:
     assert sentence(FREQUENT) == ""
+    assert "plain sampling of the trials" in sentence(_cell(FREQUENT, estimator="multifidelity"))
     assert sentence(RARE).startswith("Losses are estimated by importance sampling (docs/rare-events.md): only about ")
 
 
@@ -150,7 +155,7 @@ def test_zone_bursts_are_too_rare_for_plain_trials_if_replicas_are_spread() -> N
     burst = Burst(per_year=1.0, fraction=1.0, same_rack=1.0)
     spread = _cell(ZONES, burst=(burst,), broker_mttf=Distribution(mean_ms=130 * DAY_MS), broker_mttr=HOURS)
     assert choose(spread).in_cycles
-    assert choose(_cell(spread, placement="together", brokers=9)).estimator == "plain"
+    assert not choose(_cell(spread, placement="together", brokers=9)).is_weighted
 
 
 def test_a_catch_up_counts_as_absence() -> None:

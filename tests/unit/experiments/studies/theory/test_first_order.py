@@ -11,7 +11,7 @@ from experiments.cli.main import application
 from experiments.studies.design.estimator import choose
 from experiments.studies.theory import coverage as module
 from experiments.studies.theory.answers import answer
-from experiments.studies.theory.coverage import ESTIMATORS, MODELS, Coverage, cells, coverage, known_rate, loss_rate
+from experiments.studies.theory.coverage import ESTIMATORS, MODELS, Coverage, cells, coverage, known_values, loss_rate
 from experiments.support.errors import InputError
 
 CELLS = {(name, catch_up): params for name, catch_up, params in cells("multifidelity")}
@@ -54,7 +54,7 @@ def test_intervals_hold_the_values_by_hand(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(module, "MODELS", {name: MODELS[name] for name in ("racks of two", "bursts")})
     found = list(coverage(3, 1))
     assert [(item.model, item.catch_up) for item in found] == [
-        ("frequent failures", False),
+        *[("frequent failures", False)] * 2,
         *((name, catch_up) for name in ("racks of two", "bursts") for catch_up in (False, True)),
     ]
     assert all(item.agrees for item in found)
@@ -66,17 +66,20 @@ def test_frequent_failures_have_the_rate_of_the_markov_chain() -> None:
     u^2 / (1 + u)^2 of time, exactly one for 2 u / (1 + u)^2. In a part X of the latter the one that is up is stale, and
     waits for the last member of the ISR: it came back while both were down, and either broker's next change ends that,
     X (1 + u) = u^2 / (1 + u)^2. In the rest the one that is up leads alone. Each of its failures loses the tail with
-    probability 0.8, which shows when it is back."""
+    probability 0.8, which shows when it is back. Writes are refused while both are down, and in X."""
     (_, _, cell), *others = cells("plain")
     assert not others
     u = 0.1
     leads_alone = 2 * u / (1 + u) ** 2 - u**2 / (1 + u) ** 3
-    assert known_rate(cell) == pytest.approx(leads_alone * 73 * 0.8, rel=1e-9)
+    refused = u**2 / (1 + u) ** 2 + u**2 / (1 + u) ** 3
+    assert known_values(cell) == pytest.approx(
+        {"loss_rate": leads_alone * 73 * 0.8, "reject_fraction": refused}, rel=1e-9
+    )
 
 
 def test_too_few_intervals_that_hold_the_value_are_no_chance() -> None:
-    assert Coverage("m", False, 1.0, 1.0, 0.1, 180, 200).agrees
-    assert not Coverage("m", False, 1.0, 1.0, 0.1, 176, 200).agrees
+    assert Coverage("m", False, "loss_rate", 1.0, 1.0, 0.1, 180, 200).agrees
+    assert not Coverage("m", False, "loss_rate", 1.0, 1.0, 0.1, 176, 200).agrees
 
 
 @pytest.mark.parametrize(
@@ -84,7 +87,7 @@ def test_too_few_intervals_that_hold_the_value_are_no_chance() -> None:
     [
         ("--coverage", ["--coverage", "0"], "0"),
         ("--coverage", ["--coverage", "1", "--cells", "c.yaml"], "--cells as well"),
-        ("--estimator", ["--coverage", "1", "--estimator", "auto"], "auto"),
+        ("--estimator", ["--coverage", "1", "--estimator", "exact"], "exact"),
     ],
 )
 def test_wrong_options_are_refused(option: str, arguments: list[str], found: str) -> None:
@@ -106,6 +109,7 @@ def test_the_command_prints_a_document(monkeypatch: pytest.MonkeyPatch) -> None:
     done = CliRunner().invoke(application(), ["study", "validate", "--coverage", "1", "--jobs", "1", "--json"])
     assert [(item["model"], item["catch_up"]) for item in json.loads(done.stdout)] == [
         ("frequent failures", False),
+        ("frequent failures", False),
         ("own failures", False),
         ("own failures", True),
     ]
@@ -114,4 +118,5 @@ def test_the_command_prints_a_document(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_each_estimator_has_its_cells(estimator: str) -> None:
     chosen = [choose(params).estimator for _, _, params in cells(estimator)]
-    assert chosen == [estimator] * (1 + 2 * len(MODELS) * (estimator in ("importance", "multifidelity")))
+    found = "multifidelity" if estimator == "auto" else estimator
+    assert chosen == [found] * (1 + 2 * len(MODELS) * (estimator in ("importance", "multifidelity")))
