@@ -13,7 +13,7 @@ Ray for a cluster of another user.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -53,7 +53,8 @@ from experiments.support.errors import InputError
 from protocol.config import LISTENERS
 from protocol.errors import ErrorCode
 from protocol.features import UNCLEAN_RECOVERY_ENABLED, Generation
-from protocol.ids import NO_EPOCH, NO_LEADER, RECOVERY_MANAGER, STORE, NodeId, is_controller, node_name
+from protocol.ids import NO_EPOCH, NO_LEADER, RECOVERY_MANAGER, STORE, Epoch, NodeId, is_controller, node_name
+from protocol.messages.cluster import DescribedBroker
 from protocol.messages.quorum import DescribeQuorumResponse, ReplicaState
 
 BACKGROUND = "experiments.cli.background"
@@ -61,6 +62,7 @@ BACKGROUND = "experiments.cli.background"
 ANY_PORT = "PLAINTEXT://:0"
 """The config `listeners` of `isray up --listeners`."""
 _BROKER, _CONTROLLER = "broker-", "controller-"
+NOT_REGISTERED = "not registered"
 _PLACE_COLUMN = 5
 """The columns of `isray status` between the process and where it runs."""
 ClusterName = Annotated[str, option("NAME", "Which of your clusters on this machine.")]
@@ -68,13 +70,14 @@ ClusterName = Annotated[str, option("NAME", "Which of your clusters on this mach
 
 @dataclass(frozen=True, slots=True)
 class BrokerRow:
-    """A broker of `isray status --json`. In `v3` one that has no session with the store is not registered. `host` and
-    `ray_node` are of its process, None where that is not known.
+    """A broker of `isray status --json`. One is not registered that has no session with the store (`v3`), or whose
+    process waits until the session of the incarnation before has ended: until then the controller has the state of that
+    one. `host` and `ray_node` are of its process, None where that is not known.
     """
 
     node: str
     running: bool
-    state: str = "not registered"
+    state: str = NOT_REGISTERED
     broker_epoch: int = NO_EPOCH
     rack: str | None = None
     leads: int = 0
@@ -307,7 +310,8 @@ def status(
         with cluster_access.open_admin(target, asks_nodes=True) as opened:
             rows = _rows_of(opened.ask) if rows is None else rows
             running = opened.names if rows is None else {row.node for row in rows if row.pid is not None}
-            found = cluster_document(opened.admin, running, () if state is None else state.nodes, rows or ())
+            started = () if state is None else state.nodes
+            found = cluster_document(opened.admin, running, started, rows or (), opened.broker_epoch)
     except AdminError as error:
         cluster_access.exit_refused("isray", error, target.as_json)
     print_result(target.as_json, known | asdict(found), _print_status, found, state, rows or ())
@@ -339,13 +343,19 @@ def _own_state(target: Target) -> ClusterState | None:
 
 
 def cluster_document(
-    admin: AdminClient, running: set[str], started: Sequence[str] = (), rows: Sequence[NodeRow] = ()
+    admin: AdminClient,
+    running: set[str],
+    started: Sequence[str],
+    rows: Sequence[NodeRow],
+    broker_epoch: Callable[[str], Epoch | None],
 ) -> ClusterDocument:
     """The state of a cluster. `running` are the names of the nodes that have a process, `started` of those that were
     started with the cluster, as far as that is known; `rows` are the nodes as the supervisor knows them. Registered
-    brokers and voters are listed in any case.
+    brokers and voters are listed in any case. `broker_epoch` asks a broker that runs (`Opened`).
     """
     processes = {row.node: row for row in rows}
+    silent = {row.node for row in rows if row.state is NodeState.PAUSED}
+    epochs = {name: broker_epoch(name) for name in sorted(running - silent) if name.startswith(_BROKER)}
     quorum, has_quorum = _quorum(admin)
     cluster = admin.describe_cluster()
     partitions = [partition for topic in admin.describe_topics() for partition in topic.partitions]
@@ -354,7 +364,7 @@ def cluster_document(
         BrokerRow(
             node=node_name(broker.broker_id),
             running=node_name(broker.broker_id) in running,
-            state=_broker_state(broker.is_fenced, broker.in_controlled_shutdown),
+            state=_broker_state(broker, epochs.get(node_name(broker.broker_id))),
             broker_epoch=broker.broker_epoch,
             rack=broker.rack,
             leads=sum(partition.leader_id == broker.broker_id for partition in partitions),
@@ -428,8 +438,13 @@ def _controllers(
     ]
 
 
-def _broker_state(fenced: bool, in_controlled_shutdown: bool) -> str:
-    return "fenced" if fenced else "controlled shutdown" if in_controlled_shutdown else "unfenced"
+def _broker_state(registered: DescribedBroker, epoch: Epoch | None) -> str:
+    """The state of a broker by the controller; `epoch`: the one of its process, None where that is not known."""
+    if epoch not in (None, registered.broker_epoch):
+        return NOT_REGISTERED
+    return (
+        "fenced" if registered.is_fenced else "controlled shutdown" if registered.in_controlled_shutdown else "unfenced"
+    )
 
 
 def _print_status(found: ClusterDocument, state: ClusterState | None, nodes: Sequence[NodeRow]) -> None:

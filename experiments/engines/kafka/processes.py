@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from experiments.engines.kafka.life_cycle import LifeCycle, command_line, filled
+from experiments.engines.kafka.life_cycle import SHIPPED, LifeCycle, command_line, filled, read_life_cycle
 from experiments.engines.kafka.links import Addresses, Links, host_name
 from experiments.engines.kafka.properties import format_words, node_properties
 from experiments.engines.port import ClusterSpec
 from experiments.support.errors import InputError
-from experiments.support.releases.installed import Installed
+from experiments.support.releases.installed import Installed, installed_release
 from experiments.support.releases.jdk import jdk
 from protocol.ids import NodeId, is_controller
 
@@ -49,10 +49,18 @@ class Program:
     life_cycle: LifeCycle
     installed: Installed | None = None
 
-    @property
-    def words(self) -> str:
-        """Its name in messages."""
-        return self.life_cycle.name if self.installed is None else f"Kafka {self.installed.release}"
+    @classmethod
+    def of(
+        cls, release: str | None, environ: Mapping[str, str], life_cycle: Path = SHIPPED, option: str = "--kafka"
+    ) -> Program:
+        """An installed release, without a name the newest, by a life cycle, which may need none. InputError for a
+        release that is not installed, a file that is no life cycle, and a JDK that is missing or too old.
+        """
+        cycle = read_life_cycle(life_cycle)
+        if not cycle.release:
+            return cls(cycle)
+        jdk(environ)
+        return cls(cycle, installed_release(release, environ, option))
 
 
 class ProcessCluster:
@@ -67,6 +75,7 @@ class ProcessCluster:
         self.java = jdk(os.environ) if program.life_cycle.release else Path()
         self.folder = Path(tempfile.mkdtemp(prefix="isray-kafka-"))
         atexit.register(self.close)
+        self.setpriv = shutil.which("setpriv")
         self.links: Links | None = None
         self._processes: dict[NodeId, subprocess.Popen[bytes]] = {}
         self._paused: set[NodeId] = set()
@@ -151,8 +160,8 @@ class ProcessCluster:
     def start(self, node: NodeId) -> None:
         """Starts a node that does not run, on its disk. NodeFailed where there is no such program."""
         line = command_line(self.program.life_cycle.start, self._values(node), {})
-        if setpriv := shutil.which("setpriv"):
-            line = [setpriv, "--pdeathsig", "KILL", "--", *line]
+        if self.setpriv is not None:
+            line = [self.setpriv, "--pdeathsig", "KILL", "--", *line]
         with (self.home(node) / "output").open("ab") as output:
             try:
                 self._processes[node] = subprocess.Popen(

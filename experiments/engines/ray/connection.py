@@ -34,7 +34,7 @@ from experiments.engines.ray.session import (
 )
 from experiments.support.errors import InputError, MissingInput, NoClusterRuns
 from protocol.errors import ErrorCode, ProtocolInvariantError
-from protocol.ids import FIRST_CLIENT, node_name
+from protocol.ids import FIRST_CLIENT, Epoch, node_name
 from protocol.messages.admin import AdminRequest, AdminResponse
 from protocol.messages.base import Message
 from protocol.messages.codec import decode, encode
@@ -214,6 +214,13 @@ class NodesChannel(RayAdminChannel):
         if isinstance(request, DescribeQuorumRequest):
             return self._query(request, self._leaders)
         return super().call(request)
+
+    def broker_epoch(self, name: str) -> Epoch | None:
+        """The epoch in which the process of a broker is registered, NO_EPOCH before; None where it does not answer."""
+        try:
+            return cast(Epoch, _await(self._actor(name).broker_epoch.remote(), self._address, PROBE_WITHIN_S))
+        except (ValueError, _Gone, TimeoutError):
+            return None
 
     def _query(self, request: AdminRequest, names: Sequence[str]) -> AdminResponse:
         """The first answer other than NOT_CONTROLLER; AdminError where there is none."""

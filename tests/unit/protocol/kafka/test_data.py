@@ -15,6 +15,7 @@ from protocol.messages.batch import RecordBatch
 from protocol.messages.connections import ClientBytes, ClientDisconnected
 from protocol.messages.kafka_batch import COVERED, CRC, MARK, encode_record
 from tests.unit.protocol.kafka.kafka_bench import HOST, TOPIC_ID, KafkaBench, batch_bytes, frame, one_topic
+from tests.unit.protocol.node_helpers import config_of
 
 ID = uuid_of(TOPIC_ID)
 
@@ -109,6 +110,16 @@ def test_a_fetch_waits_behind_its_records_for_as_many_bytes_as_it_asks_for(bench
     assert [int.from_bytes(found.records[place : place + 8], "big") for place in (0, 69, 138)] == [0, 1, 2]
 
 
+def test_each_batch_is_told_to_the_meter_and_whether_it_was_appended(bench: KafkaBench) -> None:
+    told: list[tuple[str, int, bool]] = []
+    bench.both.on_produce = lambda request, is_appended: told.append(
+        (request.topic, request.batch.record_count, is_appended)
+    )
+    produce(bench, batch_bytes(b"a", b"b"))
+    produce(bench, batch_bytes(b"a"), acks=7)
+    assert told == [("t", 2, True), ("t", 1, False)]
+
+
 @pytest.mark.parametrize("api_key", [FETCH, PRODUCE])
 def test_what_a_closed_connection_waits_for_is_withdrawn(api_key: int) -> None:
     bench = KafkaBench().run(*one_topic(replicas=(0, 1), isr=(0, 1))).connect()
@@ -155,6 +166,15 @@ def test_a_session_answers_what_has_changed(bench: KafkaBench) -> None:
 )
 def test_refuses_damaged_batches(bench: KafkaBench, damage, error: ErrorCode) -> None:
     assert produce(bench, damage(batch_bytes(b"a"))).error_code == error
+
+
+def test_refuses_a_batch_above_the_limit_of_its_topic() -> None:
+    """`max.message.bytes` counts what the broker keeps of a batch: here 61 + 7 + 33 - 13 bytes for a value of 33."""
+    bench = KafkaBench(config=config_of(max_message_bytes=88)).run(*one_topic()).connect()
+    assert [produce(bench, batch_bytes(b"x" * size)).error_code for size in (33, 34)] == [
+        0,
+        ErrorCode.MESSAGE_TOO_LARGE,
+    ]
 
 
 def test_list_offsets_by_position_and_by_time(bench: KafkaBench) -> None:
