@@ -47,6 +47,8 @@ TOPIC_SCOPED = {name for name, definition in CONFIGS.items() if definition.topic
         ("unclean.recovery.strategy", "Balanced", "balanced"),
         ("unclean.recovery.strategy", "proactive", "proactive"),
         ("unclean.recovery.strategy", "MANUAL", "manual"),
+        ("cleanup.policy", "compact,delete", "compact,delete"),
+        ("message.timestamp.type", "createtime", "CreateTime"),
         ("flush.messages", str(NEVER), NEVER),
     ],
 )
@@ -78,6 +80,7 @@ def test_values_are_typed(name: str, value: object, expected: object) -> None:
         ("unclean.leader.election.enable", "yes", "true | false"),
         ("unclean.leader.election.enable", 1, "true | false"),
         ("unclean.recovery.strategy", "none", "proactive | balanced | manual"),
+        ("message.timestamp.type", "LogAppendTime", "CreateTime"),
         ("unclean.recovery.strategy", 1, "proactive | balanced | manual"),
     ],
 )
