@@ -34,6 +34,10 @@ class ConfigError(ValueError):
         self.name, self.found, self.allowed, self.hint = name, found, allowed, hint
         super().__init__(f"{name}: found {found!r}{hint}; allowed: {allowed}")
 
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[str, object, str, str]]:
+        """How it passes from the process of a node to others."""
+        return ConfigError, (self.name, self.found, self.allowed, self.hint)
+
 
 @dataclass(frozen=True, slots=True)
 class ConfigDef:
