@@ -1,7 +1,7 @@
 """The engine `kafka` on a real Apache Kafka 4.4.0: needs Maven Central and a JDK 17 (`make test-kafka`).
 
-One scenario has every kind of step that a real Kafka can carry out, each with what must follow from it, and ends where
-no broker runs. Its recording is then checked as that of any other engine.
+Two scenarios have every kind of step that a real Kafka can carry out, each with what must follow from it; the second
+one ends where no broker runs. Their recordings are then checked as those of any other engine.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ from experiments.scenarios.runner import Runner, run_recorded
 from experiments.support.releases.installed import install
 from tests.kafka.kafka_jars import RELEASE
 
-EVERY_STEP = """
-name: every-step
+LINKS_AND_DISKS = """
+name: links-and-disks
 cluster:
   brokers: 3
-  controllers: 3
   generation: kip-966-elr
   racks: 3
   config: {broker.session.timeout.ms: 4000, broker.heartbeat.interval.ms: 500, replica.lag.time.max.ms: 4000}
@@ -44,8 +43,10 @@ steps:
   - produce: {topic: t, records: 3}
   - expect: {topic: t, leader: 0, isr: [0, 1, 2], high_watermark: 3, log_end_offset: {0: 3, 1: 3, 2: 3}, visible: 3}
   - expect: {topic: t, racks: [rack-0, rack-1, rack-2], lost_acked: 0, leader_epoch: 0, partition_epoch: 0}
-  # Fetches of broker 2 no longer reach the leader; its heartbeats still reach the controllers.
+  # Fetches of broker 2 no longer reach the leader; its heartbeats still reach the controllers. Kafka counts a follower
+  # that has all records as caught up, however long it is silent, so one is written.
   - cut: {from: 2, to: 0}
+  - produce: {topic: t, records: 1, acks: 1}
   - await: {topic: t, isr: [0, 1]}
   - expect: {broker: 2, registration: unfenced}
   - heal: all
@@ -62,10 +63,22 @@ steps:
   - crash: {broker: 1, lose: unflushed}
   - await: {topic: t, isr: [0, 2]}
   - start: {broker: 1}
-  - await: {topic: t, isr: [0, 1, 2], log_end_offset: {1: 3}}
+  - await: {topic: t, isr: [0, 1, 2], log_end_offset: {1: 4}}
   - crash: {broker: 2, lose: all}
   - start: {broker: 2}
-  - await: {topic: t, isr: [0, 1, 2], log_end_offset: {2: 3}}
+  - await: {topic: t, isr: [0, 1, 2], log_end_offset: {2: 4}}
+"""
+ADMINISTRATION = """
+name: administration
+cluster:
+  brokers: 3
+  controllers: 3
+  generation: kip-966-elr
+  config: {broker.session.timeout.ms: 4000, broker.heartbeat.interval.ms: 500}
+topics:
+  - {name: t, assignments: [[0, 1, 2]], config: {min.insync.replicas: 2}}
+steps:
+  - produce: {topic: t, records: 3}
   - crash: {controller: active}
   - produce: {topic: t, records: 1, acks: 1}
   - await: {broker: 0, registration: unfenced}
@@ -147,19 +160,20 @@ def test_another_life_cycle_reads_by_requests_what_the_disks_have(tmp_path: Path
     assert found.unfenced == expected.unfenced == {1}
 
 
-def test_every_step_has_the_effect_that_it_has_on_the_other_engines(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", [LINKS_AND_DISKS, ADMINISTRATION], ids=["links-and-disks", "administration"])
+def test_steps_have_the_effects_that_they_have_on_the_other_engines(tmp_path: Path, text: str) -> None:
     install(RELEASE, os.environ, "RELEASE")
-    scenario = scenario_from(yaml.safe_load(EVERY_STEP), "every-step")
+    scenario = scenario_from(yaml.safe_load(text), "a scenario")
     require_engine(scenario, "kafka")
     with closing(KafkaEngine(scenario.cluster.spec(), Program.of(RELEASE, os.environ))) as engine:
         result = run_recorded(Runner(scenario, engine, keeps_going=True), tmp_path / "recording")
         pids = engine.cluster.pids()
     assert [f"{step.text}: {step.detail}" for step in result.steps if not step.ok] == []
-    assert pids.keys() == {*scenario.cluster.controller_ids}
+    assert pids.keys() >= {*scenario.cluster.controller_ids}
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids.values())
     found = check(Recording(tmp_path / "recording"))
     assert (found.violations, found.engine, found.operations > 0) == ([], "kafka", True)
-    assert found.looked_at["EpochsRise"] == found.looked_at["MetadataLogMatching"] > 10
+    assert found.looked_at["EpochsRise"] == found.looked_at["MetadataLogMatching"] > 5
 
 
 def test_a_setting_that_a_broker_refuses_is_one_line_with_what_it_said(tmp_path: Path) -> None:
