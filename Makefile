@@ -10,7 +10,7 @@ INSTALLED := $(VENV)/.installed
 UV := $(or $(shell command -v uv 2>/dev/null),$(TOOLS)/bin/uv)
 STUDY := min-isr-2
 COMPUTING := tests/house tests/unit tests/sim
-# One process with the tests on Ray, which wait most of the time, and two that compute (tests/distribution.py).
+# Two processes with the tests on Ray, which wait most of the time, and two that compute (tests/distribution.py).
 MANY := --dist loadfile --no-loadscope-reorder -n
 WHEEL = $(UV) build --quiet --wheel --no-build-isolation --python $(BIN)/python --out-dir dist
 # What a wheel is built from.
@@ -48,7 +48,7 @@ $(TOOLS)/bin/uv:
 
 test: chromium $(INSTALLED) ## everything: the checks, then all tests; the slowest 30 are listed
 	@$(MAKE) --no-print-directory --jobs 2 check collected
-	$(BIN)/pytest $(MANY) 3 --durations 30 $(ARGS)
+	$(BIN)/pytest $(MANY) 4 --durations 30 $(ARGS)
 
 proof: $(INSTALLED) ## the tests that are the proof: 60 fuzz seeds, determinism, every mutant, an exhaustive search
 	$(BIN)/pytest -n 2 --dist worksteal $(COMPUTING) -m proof $(ARGS)
@@ -58,7 +58,7 @@ test-fast: $(INSTALLED) ## unit and simulation tests without the slow ones and t
 	$(BIN)/pytest -n 2 --hypothesis-profile fast tests/unit tests/sim -m "not slow and not proof" $(ARGS)
 
 test-ray: $(INSTALLED) ## the tests that start a Ray cluster
-	$(BIN)/pytest $(MANY) 2 tests/ray $(ARGS)
+	$(BIN)/pytest $(MANY) 3 tests/ray $(ARGS)
 
 test-spark: $(INSTALLED) ## the tests that start a JVM
 	$(BIN)/pytest tests/spark $(ARGS)
@@ -66,8 +66,11 @@ test-spark: $(INSTALLED) ## the tests that start a JVM
 test-browser: chromium $(INSTALLED) ## the tests that open pages in a headless Chromium
 	$(BIN)/pytest tests/browser $(ARGS)
 
-test-kafka: $(INSTALLED) ## recorder and import against releases of Kafka: needs Maven (mvn), Maven Central and a JDK 17; no part of make test
-	$(BIN)/pytest tests/kafka $(ARGS)
+test-kafka: $(INSTALLED) ## the tests that run releases of Apache Kafka: needs Maven Central and a JDK 17; no part of make test
+	@$(BIN)/python -c 'from os import environ; from experiments.support.releases.jdk import jdk; jdk(environ, "javac")' \
+	    2>/dev/null || { echo "make: tests/kafka need a JDK 17 or newer; install it with: sudo apt-get install" \
+	    "openjdk-17-jdk-headless" >&2; exit 1; }
+	$(BIN)/pytest tests/kafka --durations 10 $(ARGS)
 
 chromium:
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || { echo "make: tests/browser need chromium and" \

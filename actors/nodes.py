@@ -29,6 +29,7 @@ from typing import Any, TypeVar, cast
 
 import ray
 
+from actors import garbage
 from actors.caller_log import CallerCall, CallerLog, Run, runs_of
 from actors.clock import LoopClock
 from actors.host import NodeHost
@@ -92,9 +93,6 @@ DELIVERY_WAIT_S = 1.0
 """How long a node that exits waits until its peers have taken its last messages."""
 LOCK_WAIT_S = 10.0
 """How long a node waits for the lock of its directory, which its previous process may still hold."""
-GC_THRESHOLDS = (50_000, 20, 20)
-"""Python's garbage collector walks all the long-lived objects of a node; with the default thresholds that takes as long
-as the rest of a failover of 10,000 partitions (measured)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +133,7 @@ class NodeSetup:
 class NodeSnapshot:
     """The observable state of a node: the replicas of a broker; partitions, broker registrations, metrics, quorum
     view and registered controllers of a controller; what a store has published. All are empty for the other kinds.
+    `broker_epoch` is the one in which this process of a broker is registered, NO_EPOCH while it is not.
     """
 
     replicas: Mapping[TopicPartition, ReplicaView] = field(default_factory=dict)
@@ -144,6 +143,7 @@ class NodeSnapshot:
     quorum: QuorumView | None = None
     store: StoreView | None = None
     controllers: tuple[NodeId, ...] = ()
+    broker_epoch: Epoch = NO_EPOCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,8 @@ def snapshot_of(node: Node) -> NodeSnapshot:
     if isinstance(node, StoreNode):
         return NodeSnapshot(store=store_view(tree_nodes(node.state.tree)))
     if isinstance(node, BaseBroker):
-        return NodeSnapshot({replica.name: replica_view(replica) for replica in node.context.replicas.values()})
+        replicas = {replica.name: replica_view(replica) for replica in node.context.replicas.values()}
+        return NodeSnapshot(replicas, broker_epoch=node.context.broker_epoch)
     if isinstance(node, ControllerNode):
         image = node.state.image
         partitions = {image.name_of(key): state for key, state in image.partitions()}
@@ -233,7 +234,7 @@ class NodeShell:
     """The methods of a node's actor. Each kind of node has a subclass, which Ray's lists of actors show."""
 
     def __init__(self, setup: NodeSetup) -> None:
-        gc.set_threshold(*GC_THRESHOLDS)
+        gc.set_threshold(*garbage.THRESHOLDS)
         self._name = node_name(setup.node)
         self._loop: Future[asyncio.AbstractEventLoop] = Future()
         self._serves = asyncio.Event()
@@ -301,6 +302,7 @@ class NodeShell:
             loop = asyncio.get_running_loop()
             self._loop.set_result(loop)
             self._host.start()
+            garbage.collect_when_idle(self._host)
             if self._sockets is not None:
                 self._serving = loop.create_task(self._sockets.serve(self._host))
 
@@ -419,6 +421,11 @@ class NodeShell:
         """(version, snapshot) of the node; the snapshot is None where nothing has changed since `version`."""
         taken = self._host.inputs_taken
         return taken, None if taken == version else snapshot_of(self._node)
+
+    @_query
+    def broker_epoch(self) -> Epoch:
+        """As in `NodeSnapshot`."""
+        return self._node.context.broker_epoch if isinstance(self._node, BaseBroker) else NO_EPOCH
 
     @ray.method(concurrency_group="ctl")
     async def request(self, encoded: bytes) -> bytes:

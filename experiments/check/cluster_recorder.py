@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,18 +32,22 @@ class RunningRecording:
     """
 
     def __init__(self, folder: Path, name: str, spec: ClusterSpec, began_unix_ms: TimeMs) -> None:
+        self._header = Header.of(name, "ray", spec, began_unix_ms=began_unix_ms, others_write=True)
         try:
             self._writer = RecordingWriter(folder)
+            try:
+                self._writer.metadata(())
+                self._writer.mark(self._header, 0)
+            except OSError:
+                self._writer.remove()
+                raise
         except OSError as error:
             found = f"{folder}, {error.strerror}"
-            raise InputError("--trace", "", found, "a folder that is empty or can be created") from error
-        self._header = Header.of(name, "ray", spec, began_unix_ms=began_unix_ms, others_write=True)
+            raise InputError("--trace", "", found, "a folder that is empty or can be created, with room") from error
         self._began_ms = began_unix_ms
         self._is_idempotent = bool(spec.config.values[ENABLE_IDEMPOTENCE])
         self._under_way: dict[int, list[range]] = {}
         self._marked_ms = began_unix_ms
-        self._writer.metadata(())
-        self._writer.mark(self._header, 0)
 
     def event(self, event: TraceEvent) -> None:
         self._writer.event(replace(event, time_ms=event.time_ms - self._began_ms))
@@ -83,7 +88,8 @@ class RunningRecording:
         self._writer.finish(self._header, (_final(found) for found in finals))
 
     def close(self) -> None:
-        self._writer.close()
+        with suppress(OSError):  # what cannot be written any more is behind the last mark
+            self._writer.close()
 
 
 def recorder_of(folder: Path, name: str, spec: ClusterSpec) -> RunningRecording:

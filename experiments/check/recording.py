@@ -234,17 +234,19 @@ class RecordingWriter:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self._subscriptions = ExitStack()
         self._history = HistoryWriter(folder / HISTORY)
         try:
             self._trace = (folder / TRACE).open("x", encoding="utf-8")
         except FileExistsError as error:
             self._history.close()
             raise InputError(str(folder), "", "a trace", "a folder that is empty or does not exist") from error
+        self._resources = ExitStack()
+        self._resources.callback(self._history.close)
+        self._resources.callback(self._trace.close)
 
     def record(self, engine: Engine) -> None:
         """Appends the trace events of the engine, whose nodes are not started yet, until the writer is closed."""
-        self._subscriptions.callback(engine.record_to(self.event))
+        self._resources.callback(engine.record_to(self.event))
 
     def event(self, event: TraceEvent) -> None:
         trace = event.trace
@@ -260,9 +262,13 @@ class RecordingWriter:
 
     def close(self) -> None:
         """Ends writing; without `finish` the recording is incomplete."""
-        self._subscriptions.close()
-        self._trace.close()
-        self._history.close()
+        self._resources.close()
+
+    def remove(self) -> None:
+        """Ends writing, and removes the files of the recording, not its folder."""
+        self.close()
+        for name in _STREAMS:
+            (self.folder / name).unlink(missing_ok=True)
 
     def metadata(self, records: Iterable[MetadataRecord]) -> None:
         """Appends records of the metadata log, in their order."""

@@ -6,7 +6,7 @@ standard output reports it, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from experiments.engines.clusters.node_commands import Ask
 from experiments.support.errors import InputError
 from experiments.support.properties import read_properties
 from protocol.errors import ErrorCode
+from protocol.ids import Epoch
 from protocol.messages.admin import Result
 
 BootstrapServer = Annotated[
@@ -108,11 +109,14 @@ def is_principal(text: str) -> bool:
 
 
 class Opened(NamedTuple):
-    """An administration client of a cluster, the names of its nodes that run, and what asks its supervisor."""
+    """An administration client of a cluster, the names of its nodes that run, what asks its supervisor, and what asks a
+    broker in which epoch it is registered (None: it does not answer).
+    """
 
     admin: AdminClient
     names: set[str]
     ask: Ask
+    broker_epoch: Callable[[str], Epoch | None]
 
 
 @contextmanager
@@ -125,7 +129,8 @@ def open_admin(target: Target, asks_nodes: bool = False) -> Iterator[Opened]:
 
     with connection(find_cluster(target.bootstrap, target.name)) as connected:
         port = connected.nodes if asks_nodes else connected.client
-        yield Opened(AdminClient(port, target.principal), set(connected.names), through_ray(connected.client))
+        ask = through_ray(connected.client)
+        yield Opened(AdminClient(port, target.principal), set(connected.names), ask, connected.nodes.broker_epoch)
 
 
 @contextmanager

@@ -8,7 +8,6 @@ report of the seeds that were run; the exit code is then 130 unless something wa
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
@@ -21,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.cli.output import ExitCode, Json, fail, fail_if, flag, option, print_result, table_of, wide_console
-from experiments.cli.parse import KafkaReleaseOption, generation_named, release_of
+from experiments.cli.parse import KafkaReleaseOption, generation_named, release_of, seed_range
 from experiments.cli.run_pages import Compare, Exploration, Html, Variant, variant_named
 from experiments.support.errors import InputError
 from experiments.support.progress import progress
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
     from experiments.hunt.mutants.campaign import Verdict
     from experiments.hunt.mutants.generated.campaign import GeneratedVerdict
     from experiments.hunt.seeds import Hunt, HuntResult
-
-_SEEDS = re.compile(r"([0-9]{1,18})(?:\.\.([0-9]{1,18}))?")
 
 
 def fuzz(
@@ -74,7 +71,7 @@ def fuzz(
     if minutes is not None and not 0 <= minutes < inf:
         raise InputError("--minutes", "", minutes, "a number of minutes, 0 or more")
     only = None if generation is None else generation_named(generation)
-    wanted = _range(seeds)
+    wanted = seed_range(seeds)
     release = kafka_release
     if release is not None and (release != ANY_RELEASE or only not in (None, *RELEASED)):
         release = release_of(release, only or RELEASED[0], f"{ANY_RELEASE}, or ").value
@@ -128,14 +125,6 @@ def _finish(result: HuntResult | CampaignResult, conclusion: str, rest: str, fai
         typer.echo(f"interrupted: {rest}", err=True)
     if failed or result.interrupted:
         raise typer.Exit(ExitCode.FAILURE if failed else ExitCode.INTERRUPTED)
-
-
-def _range(text: str) -> range:
-    match = _SEEDS.fullmatch(text)
-    found = range(int(match[1]), int(match[2] or match[1]) + 1) if match is not None else range(0)
-    if not found:
-        raise InputError("--seeds", "", repr(text), "A..B with A <= B, both included, or one seed")
-    return found
 
 
 def _jobs(text: str) -> int | str:

@@ -7,6 +7,7 @@ one, such as `isray --help`, imports all.
 
 from __future__ import annotations
 
+import errno
 import platform
 import signal
 import sys
@@ -65,6 +66,12 @@ COMMANDS = {
         Section.EXPERIMENTS,
         "conformance:record",
         "isray conformance record --kafka 4.4.0 --seed 1 --rows 1000 --out out/decisions.jsonl.gz",
+    ),
+    "clients": (Section.EXPERIMENTS, "clients:clients", "isray clients --seeds 0..99"),
+    "clients replay": (
+        Section.EXPERIMENTS,
+        "clients:replay",
+        "isray clients replay 17 --html out/run.html",
     ),
     "what-if": (
         Section.STUDIES,
@@ -127,6 +134,11 @@ def run() -> None:
         code = _refuse(as_input_error(error))
     except RayStartError as error:
         typer.echo(f"isray: {error}", err=True)
+        code = ExitCode.FAILURE
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        typer.echo(f"isray: {error.filename or 'a file that was being written'}: {error.strerror}", err=True)
         code = ExitCode.FAILURE
     except typer.Abort:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # all work has ended; a second interrupt must not end the exit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from protocol.kafka_release import NEWEST, KafkaRelease, kafka_release
 from protocol.messages.quorum import MAX_PORT, Endpoint
 
 DIRECTORY_ID = "a directory id of 22 letters, digits, '_' and '-', such as isray storage random-uuid prints"
+_SEEDS = re.compile(r"([0-9]{1,18})(?:\.\.([0-9]{1,18}))?")
 Shape = TypeVar("Shape", bound=JsonShape)
 
 
@@ -140,3 +142,12 @@ def only_with(owners: str, action: str, options: Mapping[str, object]) -> None:
     for name, value in options.items():
         if value not in (None, False, [], (), {}) and action not in owners.split("|"):
             raise InputError(name, "", f"{name} with {action}", f"{name} only with {owners.replace('|', ' or ')}")
+
+
+def seed_range(text: str) -> range:
+    """The seeds of `--seeds`."""
+    match = _SEEDS.fullmatch(text)
+    found = range(int(match[1]), int(match[2] or match[1]) + 1) if match is not None else range(0)
+    if not found:
+        raise InputError("--seeds", "", repr(text), "A..B with A <= B, both included, or one seed")
+    return found

@@ -128,20 +128,20 @@ def _require_for_kafka(engine: EngineName, kafka: str | None, life_cycle: Path |
 def kafka_engine(
     scenario: Scenario, seed: int, release: str | None, life_cycle: Path | None = None
 ) -> tuple[Engine, Scenario]:
-    """An engine with the release, without one the newest installed that decides as the scenario says, and the scenario
-    on that release.
-    """
+    """An engine with the release, without one the newest installed, and the scenario on that release."""
     from experiments.engines.kafka.engine import KafkaEngine
-    from experiments.engines.kafka.life_cycle import SHIPPED, read_life_cycle
+    from experiments.engines.kafka.life_cycle import SHIPPED
     from experiments.engines.kafka.processes import Program
     from experiments.scenarios.explored import with_cluster
-    from experiments.support.releases.installed import exact_release, installed_release
+    from experiments.scenarios.on_kafka import require_shown
+    from protocol.kafka_release import kafka_release
 
-    cycle, found = read_life_cycle(SHIPPED if life_cycle is None else life_cycle), None
-    if cycle.release:
-        found = installed_release(release, os.environ, "--kafka")
-        scenario = with_cluster(scenario, kafka_release=exact_release(found.release, "--kafka").value)
-    return KafkaEngine(scenario.cluster.spec(seed), Program(cycle, found)), scenario
+    program = Program.of(release, os.environ, SHIPPED if life_cycle is None else life_cycle)
+    if program.life_cycle.state == "protocol":
+        require_shown(scenario)
+    if program.installed is not None:
+        scenario = with_cluster(scenario, kafka_release=kafka_release(program.installed.release).value)
+    return KafkaEngine(scenario.cluster.spec(seed), program), scenario
 
 
 def _run_variant(scenario: Scenario, seed: int, variant: Variant) -> Run:

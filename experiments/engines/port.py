@@ -23,9 +23,11 @@ from protocol.features import UNCLEAN_RECOVERY_ENABLED
 from protocol.ids import (
     FIRST_CLIENT,
     FIRST_CONTROLLER,
+    NO_EPOCH,
     NO_NODE,
     RECOVERY_MANAGER,
     STORE,
+    Epoch,
     NodeId,
     TimeMs,
     TopicPartition,
@@ -324,6 +326,14 @@ class Engine(ABC):
     @abstractmethod
     def metrics(self) -> Mapping[str, int]:
         """The active controller's metrics (`protocol.controller.metrics`), empty while no controller is active."""
+
+    def broker_epoch(self, broker: NodeId) -> Epoch:
+        """The epoch in which the running process of a broker is registered, NO_EPOCH where it is not. After a restart
+        `view` has the registration of the incarnation before, until the session of that one has ended; an engine that
+        cannot ask the process says what `view` has.
+        """
+        view = self.published()
+        return view.brokers[broker].broker_epoch if view is not None and broker in view.brokers else NO_EPOCH
 
     @abstractmethod
     def replica(self, broker: NodeId, partition: TopicPartition) -> ReplicaView | None:

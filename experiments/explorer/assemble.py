@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from experiments.engines.port import ClusterSpec, TraceEvent, Violation
-from experiments.explorer.recorder import Changed, Due, Entry, Journal, Received, Sent
+from experiments.explorer.recorder import Call, Changed, Due, Entry, Journal, Received, Sent
 from experiments.explorer.run import Run, RunEvent, StoryRow
 from experiments.explorer.values import message_fields, partitions_in, plain
 from experiments.story.render import Heading, story_lines
@@ -101,22 +101,20 @@ class _Building:
         return self._traced(time_ms, node, what)
 
     def _sent(self, time_ms: int, node: NodeId, sent: Sent) -> RunEvent:
-        fields = message_fields(sent.message)
-        partitions = self._partitions(node, sent.target, sent.message, fields)
-        route = {"to": sent.target, "arrives_ms": list(sent.arrivals)}
-        text = f"sends {type(sent.message).__name__} to {node_name(sent.target)}"
-        return RunEvent(time_ms, node, "send", type(sent.message).__name__, partitions, route | fields, text=text)
+        kind, fields = _kind_of(sent.message), _fields_of(sent.message)
+        partitions = self._partitions(node, sent.target, fields)
+        route: dict[str, object] = {"to": sent.target, "arrives_ms": list(sent.arrivals)}
+        text = f"sends {kind} to {node_name(sent.target)}"
+        return RunEvent(time_ms, node, "send", kind, partitions, {**route, **fields}, text=text)
 
     def _received(self, time_ms: int, node: NodeId, received: Received) -> RunEvent:
-        kind, cause = type(received.message).__name__, self.indices.get(received.cause, -1)
+        kind, cause = _kind_of(received.message), self.indices.get(received.cause, -1)
         text = f"receives {kind} from {node_name(received.source)}"
-        found = {} if cause >= 0 else message_fields(received.message)
+        found = {} if cause >= 0 else _fields_of(received.message)
         partitions = self.events[cause].partitions if cause >= 0 else partitions_in(found, self.topics)
         return RunEvent(time_ms, node, "receive", kind, partitions, {"from": received.source, **found}, cause, text)
 
-    def _partitions(
-        self, source: NodeId, target: NodeId, message: Message, fields: Mapping[str, object]
-    ) -> tuple[str, ...]:
+    def _partitions(self, source: NodeId, target: NodeId, fields: Mapping[str, object]) -> tuple[str, ...]:
         """What a message is about; a response that names no partition is about those of its request."""
         found = partitions_in(fields, self.topics)
         correlation_id = fields.get("correlation_id")
@@ -170,6 +168,14 @@ class _Building:
         for line in story_lines(events, self.story_headings, self.records):
             index = self.story_events[line.event][0] if line.event < len(self.story_events) else len(self.events)
             yield StoryRow(places.get(index, len(places) - 1), line.time_ms, line.node, line.text, line.is_heading)
+
+
+def _kind_of(message: Message | Call) -> str:
+    return message.kind if isinstance(message, Call) else type(message).__name__
+
+
+def _fields_of(message: Message | Call) -> Mapping[str, object]:
+    return message.fields if isinstance(message, Call) else message_fields(message)
 
 
 def _lanes(spec: ClusterSpec, seen: Iterable[NodeId]) -> list[NodeId]:

@@ -107,6 +107,7 @@ GROUPS = {
     "recovery": "Unclean recovery",
 }
 """Groups of messages by their module in `protocol/messages`; all others are administration."""
+OTHER_PROTOCOLS = "Kafka's protocol"
 EMITTERS = {
     "broker": "Broker events",
     "controller": "Controller events",
@@ -127,7 +128,10 @@ class _Table(dict[Hashable, int]):
 def group_of(event: RunEvent) -> str:
     """The group of an event's kind, by which the page colours and filters."""
     if event.role in ("send", "receive"):
-        return GROUPS.get(Message.REGISTRY[event.kind].__module__.rpartition(".")[2], "Administration")
+        model = Message.REGISTRY.get(event.kind)
+        if model is None:
+            return OTHER_PROTOCOLS
+        return GROUPS.get(model.__module__.rpartition(".")[2], "Administration")
     if event.role == "trace":
         return EMITTERS.get(KINDS[event.kind].__module__.rpartition(".")[2], "Node events")
     return {"timer": "Timers", "change": "Experiment", "violation": "Violations"}[event.role]

@@ -7,7 +7,7 @@ The order in which the cluster calls the recorder respects causality.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -53,11 +53,18 @@ class AcknowledgedLosses:
         return None
 
 
+class Call(NamedTuple):
+    """A message of another protocol: its `kind`, a name that no message of the cluster has, and its fields."""
+
+    kind: str
+    fields: Mapping[str, object]
+
+
 class Sent(NamedTuple):
     """A message that a node sent, and when it is to arrive; it was lost at once where that is empty."""
 
     target: NodeId
-    message: Message
+    message: Message | Call
     arrivals: Sequence[TimeMs]
 
 
@@ -73,7 +80,7 @@ class Received(NamedTuple):
     """A receipt: the number of the entry of its sending, -1 if that is not recorded any more."""
 
     source: NodeId
-    message: Message
+    message: Message | Call
     cause: int
 
 
@@ -191,18 +198,18 @@ class SimRecorder(Recorder):
         return Journal(tuple(self._entries), self.count - len(self._entries))
 
     def sent(
-        self, time_ms: TimeMs, source: NodeId, target: NodeId, message: Message, arrivals: Sequence[TimeMs]
+        self, time_ms: TimeMs, source: NodeId, target: NodeId, message: Message | Call, arrivals: Sequence[TimeMs]
     ) -> None:
-        if self._leaves_out(message):
+        if isinstance(message, Message) and self._leaves_out(message):
             return
         found = Sent(target, message, arrivals)
         number = self._add(time_ms, source, found)
         if arrivals:
             self._on_way.setdefault((source, target, id(message)), []).append((number, found))
 
-    def delivered(self, time_ms: TimeMs, source: NodeId, target: NodeId, message: Message) -> None:
+    def delivered(self, time_ms: TimeMs, source: NodeId, target: NodeId, message: Message | Call) -> None:
         self._due = None
-        if self._leaves_out(message):
+        if isinstance(message, Message) and self._leaves_out(message):
             return
         self._add(time_ms, target, Received(source, message, self._sending(time_ms, source, target, message)))
 
@@ -245,7 +252,7 @@ class SimRecorder(Recorder):
         self.count += 1
         return self.count - 1
 
-    def _sending(self, time_ms: TimeMs, source: NodeId, target: NodeId, message: Message) -> int:
+    def _sending(self, time_ms: TimeMs, source: NodeId, target: NodeId, message: Message | Call) -> int:
         """The number of the entry of a message's sending, -1 if it was before the recording. The same object may be on
         its way more than once: the one that is due now, otherwise the oldest, which a paused node has kept.
         """

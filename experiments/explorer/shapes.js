@@ -6,6 +6,7 @@ const GROUP_COLORS = {
   "Metadata quorum": "--quorum",
   "Unclean recovery": "--recovery",
   Administration: "--admin",
+  "Kafka's protocol": "--recovery",
   "Client events": "--data",
   "Broker events": "--ink",
   "Controller events": "--control",

@@ -25,7 +25,16 @@ from experiments.explorer.assemble import run_of_journal
 from experiments.explorer.page import columns
 from experiments.explorer.recorder import TraceCollector
 from experiments.play.rules import Explainer, answer_text
-from experiments.play.steps import EXPECTING, foreseen_error, joined, partition_of, reading, step_text, with_error
+from experiments.play.steps import (
+    EXPECTING,
+    first_record,
+    foreseen_error,
+    joined,
+    partition_of,
+    reading,
+    step_text,
+    with_error,
+)
 from experiments.play.views import node_views, obstacle, stored_min_isr
 from experiments.play.world import RawStep, RefusedError, World
 from experiments.scenarios.clients import NoOutcomeError
@@ -162,7 +171,7 @@ class LiveWorld:
         name = TopicPartition(*partition_of(raw))
         foreseen = foreseen_error(raw, self._known.get(name))
         expecting = with_error(raw, foreseen)
-        detail = ""
+        detail = written = ""
         try:
             if isinstance(step.fields, LoadStep):
                 self._begin_load(step.fields)
@@ -176,11 +185,13 @@ class LiveWorld:
         except NoOutcomeError as error:
             raise RefusedError(f"{error}; it may have been carried out") from error
         except StepFailedError as error:
-            if kind not in EXPECTING or error.error.name in ("NONE", foreseen):
+            if kind not in EXPECTING or error.error.name == (foreseen or "NONE"):
                 raise RefusedError(str(error)) from error
-            foreseen = error.error.name
+            if foreseen and error.error is ErrorCode.NONE:
+                raw, written = first_record(raw), "one record is written: the ISR has grown meanwhile"
+            foreseen = "" if error.error is ErrorCode.NONE else error.error.name
         self.done.append(LiveDone(with_error(raw, foreseen), began_ms, detail))
-        return answer_text(foreseen)
+        return answer_text(foreseen) or written
 
     def _node_of(self, fields: NodeStep) -> NodeId:
         if fields.controller == "active" and (active := self._engine.active_controller()) is not None:

@@ -351,7 +351,11 @@ class Play {
 
   onKey(event) {
     const { tagName } = event.target;
-    if (!this.state || event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(tagName)) return;
+    if (!this.state || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (/^(INPUT|SELECT|TEXTAREA)$/.test(tagName)) {
+      if (event.key === "Escape") event.target.blur();
+      return;
+    }
     if (event.key === " " && /^(BUTTON|A|SUMMARY)$/.test(tagName)) return;
     const nodes = this.state.nodes.map(({ id }) => id);
     const partitions = this.state.partitions.map(({ name }) => name);

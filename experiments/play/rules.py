@@ -2,7 +2,8 @@
 
 A change of a partition is explained by its state before and after it (`explain_partition`): KIP-966 defines which
 replicas the ELR takes in and when it is emptied, the leader is elected from ISR, then from ELR, and without either only
-uncleanly. Other events have the sentence of the story (`Trace.sentence`), and a rule by their kind.
+uncleanly. Other events have the sentence of the story (`Trace.sentence`), and a rule by their kind; elections and
+voters of the quorum have sentences here only.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from protocol.events.broker import BrokerStateChanged, HighWatermarkAdvanced, Is
 from protocol.events.controller import BrokerRegistered, PartitionChanged, PartitionRemoved, SessionExpired
 from protocol.events.host import IncarnationBegan, IncarnationEnded
 from protocol.events.node import ProduceCompleted
+from protocol.events.quorum import QuorumRoleChanged, QuorumVotersChanged
 from protocol.ids import NO_LEADER, BrokerId, Epoch, NodeId, TimeMs, TopicPartition, node_name
 
 KEPT = 200
@@ -193,7 +195,7 @@ class Explainer:
             case IsrProposed(isr=isr):
                 for broker in isr:
                     self._reasons.pop(broker, None)
-        if sentence := trace.sentence():
+        if sentence := trace.sentence() or _about_quorum(trace):
             yield sentence, RULES.get(trace.kind, "")
 
     def _note_registration(self, broker: BrokerId, trace: BrokerRegistered) -> None:
@@ -219,6 +221,15 @@ class Explainer:
         if recent and recent[-1] >= len(self.sentences) - 4:
             del self.sentences[recent[-1]]
         self.sentences.append(Explained(event.time_ms, event.node, text, rule, kind))
+
+
+def _about_quorum(trace: Trace) -> str:
+    match trace:
+        case QuorumVotersChanged(voters=voters):
+            return f"The voters of the metadata quorum are {braces([int(it.partition(':')[0]) for it in voters])}"
+        case QuorumRoleChanged(role="candidate", epoch=epoch):
+            return f"stands for election as the leader of the quorum in epoch {epoch}"
+    return ""
 
 
 def _ended(loss: str, lost: tuple[tuple[TopicPartition, int], ...] | None) -> str:

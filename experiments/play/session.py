@@ -254,9 +254,10 @@ class SimWorld:
         try:
             self._perform(with_error(step, foreseen) if foreseen else step)
         except _AnsweredError as answer:
-            if kind not in EXPECTING or answer.error in ("NONE", foreseen):
+            found = "" if answer.error == "NONE" else answer.error
+            if kind not in EXPECTING or found == foreseen:
                 raise
-            foreseen = answer.error
+            foreseen = found
             self._perform(with_error(step, foreseen))
         return answer_text(foreseen)
 

@@ -31,6 +31,12 @@ def with_error(step: RawStep, error: str) -> RawStep:
     return {kind: {**cast("Mapping[str, object]", fields), "expect_error": error}} if error else step
 
 
+def first_record(step: RawStep) -> RawStep:
+    """A step that produces one record of those of the step."""
+    [(kind, fields)] = step.items()
+    return {kind: {**cast("Mapping[str, object]", fields), "records": 1}}
+
+
 def partition_of(step: RawStep) -> tuple[str, int]:
     """The topic and the partition that a step names; an empty topic where it names none."""
     [fields] = step.values()

@@ -33,6 +33,9 @@ def node_views(engine: Engine, paused: Collection[NodeId], view: ClusterView | N
         node: f"{'active' if quorum[node].is_active else quorum[node].role}, epoch {quorum[node].epoch}"
         for node in quorum
     }
+    for broker, found in () if view is None else view.brokers.items():
+        is_of_process = engine.broker_epoch(broker) == found.broker_epoch
+        roles[broker] = "not registered" if not is_of_process else "fenced" if found.fenced else "unfenced"
     return [_node(node, engine.is_running(node), node in paused, roles, view) for node in engine.spec.node_ids]
 
 
@@ -43,8 +46,7 @@ def _node(
     kind = next((name for name, is_kind in kinds.items() if is_kind(node)), "manager")
     role = ""
     if runs and is_broker(node) and view is not None:
-        found = view.brokers.get(node)
-        role = "not registered" if found is None else "fenced" if found.fenced else "unfenced"
+        role = roles.get(node, "not registered")
     elif runs and is_controller(node):
         role = roles.get(node, "")
     fields: dict[int, dict[str, object]] = {RECOVERY_MANAGER: {"urm": True}, STORE: {"store": True}}

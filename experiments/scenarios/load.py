@@ -2,7 +2,8 @@
 
 Record k is due k/rate seconds after the beginning. It is sent at the first `send_due` at that time or later: on the
 simulator at exactly that time. A record whose outcome is an error is not acknowledged, and not sent again by this
-client; its producer has retried it before, as every producer does.
+client; its producer has retried it before, as every producer does, unless min ISR has refused it: records behind it
+would wait for it until `delivery.timeout.ms`, also those of other steps, since the producer keeps their order.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Load:
     def send_due(self, now_ms: TimeMs) -> None:
         """Sends the records that are due by now, and takes the outcomes that have arrived."""
         while self.sent < self.total and self.due_ms(self.sent) <= now_ms:
-            command_id, payload = self.clients.send(self.partition, self.acks)
+            command_id, payload = self.clients.send(self.partition, self.acks, ErrorCode.NOT_ENOUGH_REPLICAS)
             self.pending[command_id] = payload
             self.sent += 1
         self.collect()

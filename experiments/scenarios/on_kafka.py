@@ -46,6 +46,33 @@ def require_kafka(scenario: Scenario) -> None:
             raise InputError(scenario.name, f"steps[{index}].{step.kind}", "--engine kafka", allowed)
 
 
+NOT_IN_RESPONSES = (
+    "partition_epoch",
+    "leader_recovery_state",
+    "log_end_offset",
+    "registration",
+    "voters",
+    "registered_controllers",
+    "role",
+)
+"""Expectations about what requests to brokers do not show (`experiments/engines/kafka/protocol_state.py`)."""
+
+
+def require_shown(scenario: Scenario) -> None:
+    """InputError for what needs Kafka's files, where the state is read by requests to brokers only: an expectation
+    about what these do not show, and a loss of unflushed records.
+    """
+    for index, step in enumerate(scenario.steps):
+        fields, needed = step.fields, "flush" if step.kind == "flush" else ""
+        if isinstance(fields, Expectation):
+            needed = next((name for name in NOT_IN_RESPONSES if getattr(fields, name) is not None), "")
+        if isinstance(fields, CrashStep | LoseDiskStep) and fields.lose not in ("none", "all"):
+            needed = "lose"
+        if needed:
+            allowed = "a life cycle with state: metadata-log"
+            raise InputError(scenario.name, f"steps[{index}].{step.kind}.{needed}", "state: protocol", allowed)
+
+
 def _configs(scenario: Scenario) -> Iterator[tuple[str, str]]:
     """Every config that the scenario sets, after its place."""
     yield from (("cluster.config", name) for name in scenario.cluster.config)

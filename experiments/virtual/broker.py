@@ -12,6 +12,7 @@ from typing import Any
 
 from google_crc32c import extend
 
+from protocol.broker.lifecycle import LifecycleState
 from protocol.contract import Effect, Send
 from protocol.ids import CLUSTER_ID, NodeId, TimeMs
 from protocol.messages.base import ClientRequest, Message
@@ -32,6 +33,10 @@ class _Core:
         self.node_id = node.node_id
         self.context = node.context
         self._node = node
+
+    @property
+    def state(self) -> LifecycleState:
+        return self._node.state
 
     def start(self, now_ms: TimeMs) -> list[Effect]:
         return BrokerNode.start(self._node, now_ms)
@@ -61,6 +66,11 @@ class SimulatedBroker(BrokerNode):
         super().__init__(*args, **options)
         self._to_application = to_application
         self._both = ListeningBroker(_Core(self), crc32c, CLUSTER_ID, listener_rng)
+
+    @property
+    def is_accepting(self) -> bool:
+        """Whether its listener accepts connections."""
+        return self._both.listener.is_accepting
 
     def start(self, now_ms: TimeMs) -> list[Effect]:
         return self._sorted(self._both.start(now_ms))

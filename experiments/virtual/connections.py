@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.recorder import Change, Recorder
-from protocol.ids import NodeId, TimeMs, node_name
+from experiments.virtual.broker import SimulatedBroker
+from protocol.ids import LISTENER, NodeId, TimeMs, node_name
 from protocol.messages.base import Message
 from protocol.messages.connections import ClientBytes, ClientConnected, ClientDisconnected
 
@@ -43,6 +44,9 @@ RESET_AFTER_MS = 924_600
 """15 retransmissions: Linux's `net.ipv4.tcp_retries2`."""
 CONNECT_WITHIN_MS = 127_000
 """6 retransmissions of a SYN: Linux's `net.ipv4.tcp_syn_retries`."""
+
+LOOKUPS, LOOKUP_WITHIN_MS = 2, 5_000
+"""Attempts of a lookup and the time of each: `attempts` and `timeout` of resolv.conf."""
 
 
 class Stream:
@@ -60,8 +64,8 @@ class Stream:
         self.give_up_ms = connections.reset_after_ms
         self.first_retry_ms = FIRST_RETRY_MS
 
-    def send(self, arrive: Callable[[], None]) -> None:
-        """Sends something; `arrive` is called when it is there."""
+    def send(self, arrive: Callable[[], None]) -> TimeMs:
+        """Sends something, and returns when it is due; `arrive` is called when it is there."""
         cluster = self._connections.cluster
         network, now_ms = cluster.network, cluster.now_ms
         route = network.route(self._source, self._target, ClientBytes)
@@ -75,6 +79,7 @@ class Stream:
         due_ms = max(min(arrivals), self._segments[-1][1] if self._segments else 0)
         self._segments.append((now_ms, due_ms, arrive))
         self._schedule(due_ms)
+        return due_ms
 
     def clear(self) -> None:
         self._segments.clear()
@@ -144,15 +149,19 @@ class Connection(asyncio.Transport):
             return
         message = ClientBytes.unchecked(connection=self.number, data=bytes(data))
         self._connections.observe(self, "sends", message.data)
-        self.to_broker.send(lambda: self._connections.arrive(self, message))
+        self.post(message)
+
+    def post(self, message: Message) -> None:
+        """Sends a message to the broker's host."""
+        due_ms = self.to_broker.send(lambda: self._connections.arrive(self, message))
+        self._connections.record_sent(self.host, self.broker, message, due_ms)
 
     def writelines(self, list_of_data: Any) -> None:
         self.write(b"".join(list_of_data))
 
     def close(self) -> None:
         if self.is_open:
-            message = ClientDisconnected(connection=self.number)
-            self.to_broker.send(lambda: self._connections.arrive(self, message))
+            self.post(ClientDisconnected(connection=self.number))
             self.lose(None)
 
     def abort(self) -> None:
@@ -214,6 +223,8 @@ class Connection(asyncio.Transport):
         """The application's end is closed, or the connection is broken."""
         if self.is_open:
             self._connections.observe(self, "ends", str(error or "").encode())
+            if error is not None:
+                self._connections.record_broken(self, error)
             self.is_open = False
             self._loop.call_soon(self._protocol.connection_lost, error)
 
@@ -227,21 +238,15 @@ class Connection(asyncio.Transport):
 
 
 class Connections(Recorder):
-    """All connections of a cluster's network; installs itself as the cluster's recorder and passes on to `inner`.
-    `observer` receives what goes through the application's ends.
+    """All connections of a cluster's network; installs itself as the cluster's recorder and passes on to the one of
+    `record_to`. `observer` receives what goes through the application's ends.
     """
 
-    def __init__(
-        self,
-        cluster: SimCluster,
-        observer: Observer,
-        inner: Recorder | None = None,
-        reset_after_ms: int = RESET_AFTER_MS,
-    ) -> None:
+    def __init__(self, cluster: SimCluster, observer: Observer, reset_after_ms: int = RESET_AFTER_MS) -> None:
         self.cluster = cluster
         self.reset_after_ms = reset_after_ms
         self._observer = observer
-        self._inner = inner or Recorder()
+        self._inner = Recorder()
         self._open: dict[int, Connection] = {}
         self._last_number = 0
         self._hash = hashlib.blake2b(digest_size=16)
@@ -256,14 +261,47 @@ class Connections(Recorder):
         self._hash.update(text.encode() + data)
         self._observer.observe(self.cluster.now_ms, connection, what, data)
 
+    def record_to(self, recorder: Recorder) -> None:
+        """From now on this recorder receives what the cluster does, and what goes through connections."""
+        self._inner = recorder
+        self.cluster.recorder = self
+
+    def record_sent(self, source: NodeId, target: NodeId, message: Message, due_ms: TimeMs) -> None:
+        self._inner.sent(self.cluster.now_ms, source, target, message, (due_ms,))
+
+    def record_broken(self, connection: Connection, error: OSError) -> None:
+        """The application's host takes the connection for broken."""
+        message = ClientDisconnected(connection=connection.number, reason=str(error.strerror))
+        self._inner.delivered(self.cluster.now_ms, connection.broker, connection.host, message)
+
     # -- names ---------------------------------------------------------------------------------------------------------
 
-    def resolve(self, host: object) -> NodeId:
-        """The broker with a host name (`broker-0`) or an address. socket.gaierror for another."""
-        for broker in self.cluster.spec.broker_ids:
-            if host in (node_name(broker), self.address(broker)):
-                return broker
-        raise socket.gaierror(socket.EAI_NONAME, f"Name or service not known: {host}")
+    async def resolve(self, loop: SimulatedLoop, source: NodeId, host: object) -> NodeId:
+        """The broker with a host name (`broker-0`), which takes a round trip to the name server, or an address.
+        socket.gaierror for a name that is not there, and where the server does not answer.
+
+        The server has a link of its own, and is behind the same switch as the brokers: a host that no broker can send
+        to or receive from is cut off from it as well.
+        """
+        brokers = self.cluster.spec.broker_ids
+        if (numeric := [broker for broker in brokers if host == self.address(broker)]) != []:
+            return numeric[0]
+        for _ in range(LOOKUPS):
+            answered, cluster = loop.create_future(), self.cluster
+            is_heard = any(not self._is_cut(source, broker) for broker in brokers)
+            route = cluster.network.route(source, LISTENER, ClientBytes)
+            due_ms = 2 * cluster.network.arrival_ms(cluster.now_ms, route) - cluster.now_ms
+            cluster.call_at(due_ms if is_heard else cluster.now_ms + LOOKUP_WITHIN_MS, partial(_set_result, answered))
+            await answered
+            if is_heard:
+                found = [broker for broker in brokers if host == node_name(broker)]
+                if not found:
+                    raise socket.gaierror(socket.EAI_NONAME, f"Name or service not known: {host}")
+                return found[0]
+        raise socket.gaierror(socket.EAI_AGAIN, f"Temporary failure in name resolution: {host}")
+
+    def _is_cut(self, a: NodeId, b: NodeId) -> bool:
+        return self.cluster.network.is_cut(a, b) or self.cluster.network.is_cut(b, a)
 
     @staticmethod
     def address(broker: NodeId) -> str:
@@ -286,14 +324,15 @@ class Connections(Recorder):
         connection = Connection(self, loop, self._last_number, (host, broker), protocol)
         self._open[connection.number] = connection
         self.observe(connection, f"connects to {broker}", b"")
+        hello = ClientConnected(connection=connection.number, peer=f"app-{host}")
 
         def accept() -> None:
-            if port != PORT or broker not in self.cluster.nodes:
+            if port != PORT or not self._is_accepting(broker):
                 connection.to_host.send(lambda: fail(os_error(errno.ECONNREFUSED)))
                 return
             connection.incarnation = self.cluster.incarnation_of(broker)
             connection.is_accepted = True
-            self.arrive(connection, ClientConnected(connection=connection.number, peer=f"app-{host}"))
+            self.arrive(connection, hello)
             connection.to_host.send(establish)
 
         def establish() -> None:
@@ -305,14 +344,19 @@ class Connections(Recorder):
         def fail(error: OSError) -> None:
             connection.is_open = False
             self.forget(connection)
+            self.record_broken(connection, error)
             if not connected.done():
                 connected.set_exception(error)
 
         connection.refuse = fail
 
         connection.to_broker.give_up_ms, connection.to_broker.first_retry_ms = CONNECT_WITHIN_MS, SYN_RETRY_MS
-        connection.to_broker.send(accept)
+        self.record_sent(host, broker, hello, connection.to_broker.send(accept))
         return connection
+
+    def _is_accepting(self, broker: NodeId) -> bool:
+        node = self.cluster.nodes.get(broker)
+        return isinstance(node, SimulatedBroker) and node.is_accepting
 
     def arrive(self, connection: Connection, message: Message) -> None:
         """A segment has arrived at the broker's host."""
@@ -347,12 +391,17 @@ class Connections(Recorder):
         connection = self._open.get(message.connection)
         if connection is None:
             return
-        if isinstance(message, ClientBytes):
-            data = message.data
-            connection.to_host.send(lambda: connection.take(data))
-        else:
-            connection.to_host.send(connection.end)
+        due_ms = connection.to_host.send(lambda: self._arrive_at_host(connection, message))
+        self.record_sent(connection.broker, connection.host, message, due_ms)
+        if isinstance(message, ClientDisconnected):
             self.forget(connection)
+
+    def _arrive_at_host(self, connection: Connection, message: ClientBytes | ClientDisconnected) -> None:
+        self._inner.delivered(self.cluster.now_ms, connection.broker, connection.host, message)
+        if isinstance(message, ClientBytes):
+            connection.take(message.data)
+        else:
+            connection.end()
 
     # -- as the cluster's recorder -------------------------------------------------------------------------------------
 

@@ -239,7 +239,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     # -- the network ---------------------------------------------------------------------------------------------------
 
     async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> Any:
-        broker = self._connections.resolve(host)
+        broker = await self._connections.resolve(self, self._host, host)
         address = (self._connections.address(broker), int(port))
         return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", address)]
 
@@ -256,9 +256,9 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             raise refusal("loop.create_connection(ssl=...)", _REFUSED["start_tls"])
         if options.get("sock") is not None:
             raise refusal("loop.create_connection(sock=...)", _NO_SOCKETS)
+        broker = await self._connections.resolve(self, self._host, host)
         protocol = protocol_factory()
         connected = self.create_future()
-        broker = self._connections.resolve(host)
         transport = self._connections.connect(self, self._host, broker, int(port), protocol, connected)
         try:
             await connected

@@ -21,7 +21,7 @@ from protocol.messages.kafka_batch import KafkaRecord, UnreadableBatch, records_
 if TYPE_CHECKING:
     from experiments.virtual.connections import Connection
 
-_MAX_BYTES = 2**31 - 1
+MAX_BYTES = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ class _Wire:
     """The two directions of one connection."""
 
     def __init__(self) -> None:
-        self.requests = FrameReader(_MAX_BYTES)
-        self.responses = FrameReader(_MAX_BYTES)
+        self.requests = FrameReader(MAX_BYTES)
+        self.responses = FrameReader(MAX_BYTES)
         self.open: dict[int, tuple[TimeMs, RequestHead, bytes]] = {}
 
 

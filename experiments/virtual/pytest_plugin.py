@@ -5,12 +5,15 @@
         assert not acknowledged_are_kept(result)
 
 `--isray-seed N` gives all simulations of a session the seed N; `--isray-seeds A..B` runs every test that uses the
-fixture once for each seed from A to B, in the place of the seed that it names.
+fixture once for each seed from A to B, in the place of the seed that it names. `--isray-html DIR` writes the page of
+each run; the name `--html` is pytest-html's, and a session that has both would not start.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,6 +27,7 @@ _SEED = "isray_seed"
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("isray", "client code in virtual time")
     group.addoption("--isray-seed", type=int, metavar="N", help="the seed of all simulations")
+    group.addoption("--isray-html", metavar="DIR", help="the folder for a page of each run, to explore in a browser")
     group.addoption("--isray-seeds", metavar="A..B", help="runs tests with simulated_kafka once per seed")
 
 
@@ -48,18 +52,23 @@ def simulated_kafka(request: pytest.FixtureRequest, isray_seed: int | None) -> C
     """Makes simulated clusters; the arguments are those of `SimulatedKafka`."""
     from experiments.virtual.simulation import SimulatedKafka  # not in sessions that do not use it
 
-    seeds: list[int] = []
-    request.node.stash[_SEEDS] = seeds
+    runs = request.node.stash.setdefault(_RUNS, [])
+    folder: str | None = request.config.getoption("--isray-html")
+    test = re.sub("[^A-Za-z0-9_.-]+", "-", request.node.name)
 
     def make(seed: int = 0, timeline: Sequence[Mapping[str, object]] | str = (), **options: Any) -> SimulatedKafka:
         chosen = seed if isray_seed is None else isray_seed
-        seeds.append(chosen)
-        return SimulatedKafka(chosen, timeline, **options)
+        kafka = SimulatedKafka(chosen, timeline, **options)
+        if folder is not None:
+            kafka.html = Path(folder) / f"{test}-{len(runs)}-seed-{chosen}.html"
+        runs.append(kafka)
+        return kafka
 
     return make
 
 
-_SEEDS = pytest.StashKey[list[int]]()
+_RUNS: pytest.StashKey[list[SimulatedKafka]] = pytest.StashKey()
+"""The simulations of a test."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -68,9 +77,10 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Adds to a failing test the command that replays it."""
     report = yield
-    if report.when == "call" and report.failed and (seeds := item.stash.get(_SEEDS, [])):
+    if report.when == "call" and report.failed and (runs := item.stash.get(_RUNS, [])):
         name = item.nodeid.replace("'", "'\"'\"'")
         if item.config.getoption("--isray-seeds") and hasattr(item, "originalname"):
             name = f"{item.nodeid.partition('[')[0]}"
-        report.sections.append(("isray", f"replay: pytest '{name}' --isray-seed {seeds[-1]}"))
+        page = "" if runs[-1].html is None else f"\npage: {runs[-1].html}"
+        report.sections.append(("isray", f"replay: pytest '{name}' --isray-seed {runs[-1].seed}{page}"))
     return report

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -23,7 +24,8 @@ from experiments.virtual.connections import PORT, RESET_AFTER_MS
 from experiments.virtual.engine import VirtualEngine
 from experiments.virtual.observer import Acknowledged, Exchange, readable
 from experiments.virtual.patches import patched
-from experiments.virtual.timeline import Timeline
+from experiments.virtual.recording import CallRecorder
+from experiments.virtual.timeline import Steps, Timeline
 from protocol.ids import FIRST_APPLICATION, NO_LEADER, TimeMs, TopicPartition, node_name
 from protocol.messages.kafka_batch import KafkaRecord, is_kafka
 
@@ -63,13 +65,15 @@ class SimulatedKafka:
 
     - `seed`: determines all latencies, drawn faults, and what the application draws from `random`.
     - `timeline`: steps of scenarios as mappings with one key each, and `at`, a time since the application's start
-      (`{"at": "5s", "crash": {"broker": 0}}`); one without `at` follows the one before. Or `"swarm"`: failures drawn
-      from the seed, which lose no acknowledged record.
+      (`{"at": "5s", "crash": {"broker": 0}}`); one without `at` follows the one before. Or faults with such times, or
+      `"swarm"`: faults drawn from the seed. Faults lose no acknowledged record.
     - `brokers`, `controllers`, `config`, `generation`: as in scenario files. `topics`: the number of partitions of each
       topic, or its lists of replicas; with `topic_config` as configs.
     - `within`: the virtual time after which a run that has not ended is stuck.
     - `shuffle`: draws the order and lateness of the loop's timers from the seed.
     - `latency`: that of links. `reset_after_ms`: when TCP gives up.
+
+    With the attribute `html`, a path, a run is recorded, and writes its page (`experiments/explorer`) though it fails.
 
     InputError for a timeline or a cluster that no scenario file could have.
     """
@@ -77,7 +81,7 @@ class SimulatedKafka:
     def __init__(
         self,
         seed: int = 0,
-        timeline: Sequence[Mapping[str, object]] | str = (),
+        timeline: Steps = (),
         *,
         brokers: int = 3,
         topics: Mapping[str, int | Sequence[Sequence[int]]] | None = None,
@@ -89,6 +93,7 @@ class SimulatedKafka:
         reset_after_ms: TimeMs = RESET_AFTER_MS,
     ) -> None:
         self.seed = seed
+        self.html: Path | None = None
         self._shuffle = shuffle
         self._latency = latency
         self._reset_after_ms = reset_after_ms
@@ -108,14 +113,25 @@ class SimulatedKafka:
         engine = VirtualEngine(
             self._scenario.cluster.spec(self.seed), self._latency, self._shuffle, self._reset_after_ms
         )
-        with rare_collections(), patched(engine.cluster, Random(f"{self.seed}/application")):
-            try:
-                runner = Runner(self._scenario, engine)
-                runner.set_up()
-                return self._run(engine, runner, application, args)
-            finally:
-                engine.loop.close()
-                engine.close()
+        runner = Runner(self._scenario, engine)
+        recorder = None if self.html is None else CallRecorder(engine, runner)
+        verdict = "returned"
+        try:
+            with rare_collections(), patched(engine.cluster, Random(f"{self.seed}/application")):
+                try:
+                    runner.set_up()
+                    return self._run(engine, runner, application, args)
+                finally:
+                    engine.loop.close()
+        except BaseException as error:
+            verdict = f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            if recorder is not None and self.html is not None:
+                facts = [("seed", str(self.seed)), ("application", verdict), ("trace", engine.trace_hash())]
+                name = getattr(application, "__qualname__", "application")
+                recorder.write(self.html, f"{name}, seed {self.seed}", facts)
+            engine.close()
 
     def _run(self, engine: VirtualEngine, runner: Runner, application: Application, args: tuple[Any, ...]) -> RunResult:
         loop, begun_ms = engine.loop, engine.now_ms()

@@ -1,4 +1,4 @@
-"""Failures at times: steps of scenarios, or faults drawn from the seed."""
+"""Failures at times: steps of scenarios, or faults, which are given or drawn from the seed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from random import Random
 from experiments.faults.controls import Controls
 from experiments.faults.draw import Rates, timeline
 from experiments.faults.inject import Injector
+from experiments.faults.schema import Fault
 from experiments.faults.targets import Targets
 from experiments.scenarios.runner import Runner
 from experiments.support.durations import parse_duration_ms
@@ -26,23 +27,35 @@ SWARM_RATES = Rates(
 )
 
 
+Steps = Sequence[Mapping[str, object]] | Sequence[Fault] | str
+"""What a timeline is made of: steps of scenarios, faults with times since the application's start, or `swarm`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Steps with the times since the application's start at which they begin; with `is_swarm` drawn faults."""
+    """Steps, or `faults` (with `is_swarm` drawn ones), with their times since the application's start."""
 
     raw_steps: tuple[Mapping[str, object], ...]
     at_ms: tuple[TimeMs | None, ...]
     within_ms: TimeMs
     is_swarm: bool = False
+    faults: tuple[Fault, ...] = ()
 
     @classmethod
-    def of(cls, steps: Sequence[Mapping[str, object]] | str, within: str) -> Timeline:
+    def of(cls, steps: Steps, within: str) -> Timeline:
         """InputError for a text other than `swarm`, or for times that go back."""
         within_ms = parse_duration_ms(within)
         if isinstance(steps, str):
             if steps != SWARM:
                 raise InputError("simulated_kafka", "timeline", steps, f"{SWARM}, or a list of steps")
             return cls((), (), within_ms, True)
+        faults = tuple(step for step in steps if isinstance(step, Fault))
+        if faults:
+            return cls((), (), within_ms, faults=faults)
+        return cls._of_steps([step for step in steps if not isinstance(step, Fault)], within_ms)
+
+    @classmethod
+    def _of_steps(cls, steps: Sequence[Mapping[str, object]], within_ms: TimeMs) -> Timeline:
         raw = tuple({name: value for name, value in step.items() if name != "at"} for step in steps)
         times = tuple(parse_duration_ms(step["at"]) if "at" in step else None for step in steps)
         given = [time for time in times if time is not None]
@@ -53,8 +66,13 @@ class Timeline:
     def carry_out(self, runner: Runner, engine: VirtualEngine, is_done: Callable[[], bool]) -> None:
         """Runs the application until it is done, with each step at its time. StepFailedError where one fails."""
         begun_ms = engine.now_ms()
-        if self.is_swarm:
-            self._schedule_faults(runner, engine, begun_ms)
+        faults = self._drawn(runner, engine) if self.is_swarm else self.faults
+        if faults:
+            placed = {topic.name: runner.as_placed(topic) for topic in runner.scenario.topics}
+            later = [fault.model_copy(update={"at_ms": begun_ms + fault.at_ms}) for fault in faults]
+            controls = Controls(engine, placed, runner.clients.next_id)
+            controls.headings = runner.headings
+            Injector(controls).schedule(later)
         for step, at_ms in zip(runner.scenario.steps, self.at_ms, strict=False):
             if at_ms is not None and engine.run_until(is_done, max(0, begun_ms + at_ms - engine.now_ms())):
                 return
@@ -71,17 +89,15 @@ class Timeline:
                 engine.start(node)
         engine.run_until(lambda: _is_whole(engine), within_ms)
 
-    def _schedule_faults(self, runner: Runner, engine: VirtualEngine, begun_ms: TimeMs) -> None:
-        spec, topics = engine.spec, {topic.name: topic for topic in runner.scenario.topics}
+    @staticmethod
+    def _drawn(runner: Runner, engine: VirtualEngine) -> tuple[Fault, ...]:
+        spec = engine.spec
         view = engine.view()
-        counts = dict.fromkeys(topics, 0)
+        counts = dict.fromkeys((topic.name for topic in runner.scenario.topics), 0)
         for place in () if view is None else view.partitions:
             counts[place.topic] += 1
         targets = Targets(spec.broker_ids, spec.controller_ids, (FIRST_APPLICATION,), counts, 3)
-        rng = Random(f"{spec.seed}/swarm")
-        faults = timeline(SWARM_RATES, targets, rng, begun_ms + SWARM_BEGIN_MS, begun_ms + SWARM_LENGTH_MS)
-        placed = {name: runner.as_placed(topic) for name, topic in topics.items()}
-        Injector(Controls(engine, placed, runner.clients.next_id)).schedule(faults)
+        return timeline(SWARM_RATES, targets, Random(f"{spec.seed}/swarm"), SWARM_BEGIN_MS, SWARM_LENGTH_MS)
 
 
 def _is_whole(engine: VirtualEngine) -> bool:

@@ -59,6 +59,7 @@ def supported(ranges: dict[int, tuple[int, int]], error: ErrorCode) -> Values:
 def metadata(view: View, client: Client, request: KafkaRequest) -> Values:
     """Brokers and topics: all topics where none is named (null; version 0: an empty list)."""
     topics, has_operations = request.body.topics, getattr(request.body, "include_topic_authorized_operations", False)
+    is_asked = getattr(request.body, "include_cluster_authorized_operations", False)
     if topics is None or (request.version == 0 and not topics):
         described = [
             _topic(view, topic, client.principal, has_operations)
@@ -74,13 +75,12 @@ def metadata(view: View, client: Client, request: KafkaRequest) -> Values:
         "cluster_id": view.cluster_id,
         "controller_id": view.me,
         "topics": described,
-        "cluster_authorized_operations": NO_AUTHORIZED_OPERATIONS,
+        "cluster_authorized_operations": _operations(view, client, is_asked),
         "error_code": ErrorCode.NONE,
     }
 
 
 def describe_cluster(view: View, client: Client, request: KafkaRequest) -> Values:
-    is_asked = request.body.include_cluster_authorized_operations
     return {
         "error_code": ErrorCode.NONE,
         "error_message": None,
@@ -91,10 +91,13 @@ def describe_cluster(view: View, client: Client, request: KafkaRequest) -> Value
             {**item, "broker_id": item["node_id"], "is_fenced": False}
             for item in view.node_endpoints(view.live_brokers())
         ],
-        "cluster_authorized_operations": cluster_operations(view.image, client.principal)
-        if is_asked
-        else NO_AUTHORIZED_OPERATIONS,
+        "cluster_authorized_operations": _operations(view, client, request.body.include_cluster_authorized_operations),
     }
+
+
+def _operations(view: View, client: Client, is_asked: bool) -> int:
+    """What the client may do to the cluster, where it asks for that."""
+    return cluster_operations(view.image, client.principal) if is_asked else NO_AUTHORIZED_OPERATIONS
 
 
 def _named_topic(view: View, item: Any, principal: str, has_operations: bool) -> Values:

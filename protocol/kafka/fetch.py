@@ -184,8 +184,8 @@ def _read(view: View, client: Client, wanted: list[Wanted], body: Any, deadline_
 
 
 def _beyond_end(view: View, item: Wanted, answer: Response | ErrorCode | None) -> Response | ErrorCode | None:
-    """The answer; but above the log end, where the client names the epoch of its last record, the end of the epoch up to
-    which the log may be the same (KIP-320). The project's own clients get OFFSET_OUT_OF_RANGE there.
+    """The answer; but above the log end, where the client names the epoch of its last record, the end of the epoch up
+    to which the log may be the same (KIP-320). The project's own clients get OFFSET_OUT_OF_RANGE there.
     """
     if not isinstance(answer, ConsumeResponse) or answer.error is not ErrorCode.OFFSET_OUT_OF_RANGE:
         return answer

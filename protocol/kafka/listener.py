@@ -68,6 +68,8 @@ class KafkaListener:
         self._sasl = sasl
         self._connections = Connections(context.config)
         self._timer_ms: TimeMs | None = None
+        self.is_accepting = False
+        """Whether the broker has started; a connection is closed at once before."""
 
     @property
     def apis(self) -> Collection[Api]:
@@ -125,7 +127,7 @@ class KafkaListener:
 
     def _open(self, now_ms: TimeMs, peer: NodeId, opened: ClientConnected) -> None:
         key = (peer, opened.connection)
-        if reason := self._connections.refusal(peer, opened.peer):
+        if reason := self._connections.refusal(peer, opened.peer) if self.is_accepting else "the broker is starting":
             self._close(key, reason)
             return
         client = Client(opened.peer, principal=opened.principal or ANONYMOUS)

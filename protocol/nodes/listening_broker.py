@@ -3,6 +3,10 @@
 Messages of connections go to the listener. What the listener asks its own broker goes to it at once, within the same
 input, under the node id `LISTENER`, as which the broker answers; its requests to the active controller leave in the
 name of the broker, to which the controller responds. Nothing else changes for the broker.
+
+The listener accepts connections once the broker has been unfenced, as Kafka's `SocketServer` does once the broker has
+caught up. Before that the metadata may name it as a leader that it has been before its restart, and a client that
+asked it for metadata would not leave it.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from random import Random
 from typing import ClassVar, Protocol
 
 from protocol.broker.context import BrokerContext
+from protocol.broker.lifecycle import LifecycleState
 from protocol.contract import Effect, Node, Send
 from protocol.events.broker import RecordsAppended
 from protocol.ids import LISTENER, NodeId, TimeMs, is_controller
@@ -32,6 +37,10 @@ class ListenedBroker(Node, Protocol):
     @property
     def context(self) -> BrokerContext:
         """Replicas and image."""
+
+    @property
+    def state(self) -> LifecycleState:
+        """Where the broker is in its lifecycle."""
 
     def withdraw(self, client: NodeId, number: int, request: ClientRequest) -> None:
         """Forgets a delayed request."""
@@ -74,6 +83,8 @@ class ListeningBroker:
         """The effects for the host: those between broker and listener are carried out here."""
         done: list[Effect] = []
         self._pass_on(now_ms, effects, done)
+        if not self.listener.is_accepting:
+            self.listener.is_accepting = self.broker.state is LifecycleState.RUNNING
         self.listener.follow_metadata(now_ms)
         to_broker, withdrawn = self.listener.tasks.to_broker, self.listener.tasks.withdrawn
         while to_broker:

@@ -53,7 +53,7 @@ STACKS: dict[str, tuple[frozenset[str], ...]] = {
     "experiments.hunt": (
         frozenset({"spread"}),
         frozenset({"fuzz", "quorum", "soak"}),
-        frozenset({"mutants"}),
+        frozenset({"mutants", "clients"}),
         frozenset({"explore", "seeds"}),
         frozenset({"campaign"}),
     ),

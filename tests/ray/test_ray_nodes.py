@@ -18,8 +18,8 @@ from ray.cluster_utils import Cluster
 from ray.util.state import list_actors
 
 from experiments.engines.port import Loss
-from experiments.engines.ray.session import orderly_signals
 from experiments.monitoring import dashboard, rules
+from experiments.support.processes import orderly_signals
 from protocol.errors import ErrorCode
 from protocol.metrics import (
     CLUSTER_METRICS,
@@ -78,6 +78,16 @@ def shared(ray_nodes: Cluster) -> Iterator[RunningCluster]:
         yield cluster
 
 
+@pytest.fixture(scope="module")
+def measured(shared: RunningCluster) -> RunningCluster:
+    """The shared cluster with a record, another topic, and a replica that has left and joined the ISR."""
+    shared.await_whole()
+    assert shared.produce(b"measured") == [ErrorCode.NONE]
+    shared.create_topic((1, 2), min_isr=1, name="measured")
+    leave_and_join_the_isr(shared, 2)
+    return shared
+
+
 def test_actors_are_named_after_their_nodes_and_spread_over_ray_nodes(shared: RunningCluster) -> None:
     shared.until(lambda: all(actor.repr_name for actor in live_actors(shared)), "all actors report their names")
     actors = {actor.name: actor for actor in live_actors(shared)}
@@ -88,11 +98,15 @@ def test_actors_are_named_after_their_nodes_and_spread_over_ray_nodes(shared: Ru
 
 
 @pytest.mark.covers("I1", "I2", "I4", "I9", "I10")
-def test_metrics_are_served_on_the_ports_of_the_ray_nodes(shared: RunningCluster) -> None:
-    shared.await_whole()
-    assert shared.produce(b"measured") == [ErrorCode.NONE]
-    shared.create_topic((1, 2), min_isr=1, name="measured")
-    leave_and_join_the_isr(shared, 2)
+def test_metrics_are_served_on_the_ports_of_the_ray_nodes(measured: RunningCluster) -> None:
+    expected = expected_series(measured)
+    measured.until(lambda: is_served(measured, expected), "all metrics are served")
+    assert "# HELP ray_kafka_controller_offline_partitions_count partitions: without a leader" in metric_lines()
+    check_the_dashboard_and_the_rules(measured)
+
+
+def expected_series(cluster: RunningCluster) -> dict[tuple[str, str], float | None]:
+    """Series of the measured cluster by name and a label, with their values where these are known."""
     expected = {
         ("isray_messages_sent_total", 'type="FetchRequest"'): None,
         ("isray_produce_requests_total", 'acks="-1"'): None,
@@ -119,33 +133,24 @@ def test_metrics_are_served_on_the_ports_of_the_ray_nodes(shared: RunningCluster
         ("kafka_controller_electable_leaders_count", 'topic="measured"'): 2.0,
         ("kafka_controller_active_controller_count", 'node="controller-1000"'): 1.0,
     }
-    measured = shared.engine.metrics()
-    assert tuple(measured) == CLUSTER_METRICS
-    expected |= {(name.replace(".", "_"), 'node="controller-1000"'): float(measured[name]) for name in STEADY}
+    values = cluster.engine.metrics()
+    assert tuple(values) == CLUSTER_METRICS
+    expected |= {(name.replace(".", "_"), 'node="controller-1000"'): float(values[name]) for name in STEADY}
     expected |= {
         (name.replace(".", "_"), 'node="controller-1000"'): None for name in CLUSTER_METRICS if name not in STEADY
     }
+    return expected
 
-    def served() -> bool:
-        lines = [line for line in metric_lines() if f'cluster="{shared.engine.cluster.run}"' in line]
-        return all(
-            any(
-                line.startswith(f"ray_{name}{{") and tag in line and value in (None, float(line.split()[-1]))
-                for line in lines
-            )
-            for (name, tag), value in expected.items()
+
+def is_served(cluster: RunningCluster, expected: dict[tuple[str, str], float | None]) -> bool:
+    lines = [line for line in metric_lines() if f'cluster="{cluster.engine.cluster.run}"' in line]
+    return all(
+        any(
+            line.startswith(f"ray_{name}{{") and tag in line and value in (None, float(line.split()[-1]))
+            for line in lines
         )
-
-    shared.until(served, "all metrics are served")
-    quiet_since_ms = shared.engine.now_ms()
-
-    def has_been_served_for_long() -> bool:
-        assert served(), "a series is missing, though nothing has changed"
-        return shared.engine.now_ms() - quiet_since_ms > DROPPED_AFTER_MS
-
-    shared.until(has_been_served_for_long, "all metrics stay")
-    assert "# HELP ray_kafka_controller_offline_partitions_count partitions: without a leader" in metric_lines()
-    check_the_dashboard_and_the_rules(shared)
+        for (name, tag), value in expected.items()
+    )
 
 
 def leave_and_join_the_isr(cluster: RunningCluster, follower: int) -> None:
@@ -202,7 +207,9 @@ def test_a_failover_is_measured_and_an_offline_partition_is_alerted_to(ray_nodes
         cluster.until(served, "the metrics port shows it")
 
 
-def test_the_sum_of_active_controllers_is_never_two_while_they_fail_over(ray_nodes: Cluster) -> None:
+def test_the_sum_of_active_controllers_is_never_two_while_they_fail_over(measured: RunningCluster) -> None:
+    """And for longer than Ray serves what is not set again, the last values of the killed process are gone, and all of
+    another cluster, in which nothing happens, are still served."""
     with running_cluster(brokers=1, controllers=3) as cluster:
         cluster.await_unfenced(0)
         first = f"controller-{cluster.active_controller()}"
@@ -217,11 +224,12 @@ def test_the_sum_of_active_controllers_is_never_two_while_they_fail_over(ray_nod
         cluster.until(is_shown, "the port shows its successor")
         assert max(map(len, seen)) == 1
         assert gauges("isray_node_running", cluster)[f"controller-{killed}"] == 0
-        killed_again = cluster.engine.now_ms()
+        since_ms, expected = cluster.engine.now_ms(), expected_series(measured)
 
         def is_forgotten() -> bool:
             assert active_controllers(cluster) == [f"controller-{successor}"]
-            return cluster.engine.now_ms() - killed_again > DROPPED_AFTER_MS
+            assert is_served(measured, expected), "a series is missing, though nothing has changed"
+            return cluster.engine.now_ms() - since_ms > DROPPED_AFTER_MS
 
         cluster.until(is_forgotten, "the last values of the killed process are gone")
         assert {node: value for node, value in gauges("isray_node_running", cluster).items() if value != 1} == {

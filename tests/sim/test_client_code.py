@@ -143,7 +143,7 @@ def test_a_step_that_fails_ends_the_run() -> None:
 @pytest.mark.parametrize(
     ("example", "wrong", "right", "seed"),
     [
-        (outbox, outbox.mark_when_buffered, outbox.mark_when_acknowledged, 5),
+        (outbox, outbox.mark_when_buffered, outbox.mark_when_acknowledged, 8),
         (manual_commits, manual_commits.commit_first, manual_commits.carry_out_first, 1),
         (read_process_write, read_process_write.write_once, read_process_write.write_until_acknowledged, 0),
     ],
@@ -163,7 +163,7 @@ def test_a_producer_of_aiokafka_is_stuck_after_a_batch_has_expired() -> None:
     the run of the seed above does not end.
     """
     with pytest.raises(StuckError):
-        outbox.run(5, outbox.keep_the_producer)
+        outbox.run(8, outbox.keep_the_producer)
 
 
 def test_checks_find_what_is_missing_twice_or_out_of_order() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +14,7 @@ from experiments.check.check_recording import check
 from experiments.check.cluster_recorder import RunningRecording, without
 from experiments.check.engine import CheckedEngine
 from experiments.check.history import RecordRange
-from experiments.check.recording import HISTORY, METADATA, OPEN_MANIFEST, TRACE, Recording, expect_new
+from experiments.check.recording import HISTORY, METADATA, OPEN_MANIFEST, TRACE, Recording, RecordingWriter, expect_new
 from experiments.cli.recordings import lost_lines
 from experiments.engines.ray.tap import FinalLogs, RecordsRead, SendBegan, SendEnded
 from experiments.scenarios.runner import Runner, run_recorded
@@ -187,6 +189,16 @@ def test_a_folder_that_cannot_take_a_recording_is_refused(tmp_path: Path) -> Non
     spec = spec_of(shipped("unclean-election"), 0)
     with pytest.raises(InputError, match="--trace"):
         RunningRecording(tmp_path / "file" / "below", "mine", spec, BEGAN_MS)
+
+
+def test_a_recording_that_has_no_room_to_begin_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(RecordingWriter, "mark", fail)
+    with pytest.raises(InputError, match="No space left on device; allowed: a folder that is empty or can be created"):
+        RunningRecording(tmp_path / "day", "mine", spec_of(shipped("unclean-election"), 0), BEGAN_MS)
+    assert list((tmp_path / "day").iterdir()) == []
 
 
 def test_an_unclean_election_of_v3_is_read_from_its_store(tmp_path: Path) -> None:

@@ -241,36 +241,17 @@ class KafkaClient:
 
     def _read(self, command: ConsumeCommand, partition: TopicPartition, leader: Connection) -> ConsumeOutcome:
         """Reads to the high watermark of the first response. _Refused with the error of the leader."""
-        start = self._offset(partition, EARLIEST, leader)
+        start = _log_start(leader, partition, self._request_s)
         place = start if command.offset == EARLIEST else command.offset
-        mark, batches = -1, list[RecordBatch]()
-        while mark < 0 or place < mark:
-            found = fetch(leader, partition, place, self._request_s)
-            mark = found.high_watermark if mark < 0 else mark
-            fresh = [
-                it.stored() for it in batches_of(bytes(found.records or b""), NO_SEGMENT) if it.next_offset > place
-            ]
-            batches += (batch for batch in fresh if batch.next_offset <= mark)
-            if not fresh:
-                break
-            place = fresh[-1].next_offset
+        batches, mark = _read_to_the_high_watermark(leader, partition, place, self._request_s)
         return ConsumeOutcome(
             command_id=command.command_id,
             error=ErrorCode.NONE,
             batches=tuple(batches),
             high_watermark=mark,
             log_start_offset=start,
-            next_offset=max(place, mark) if not batches else batches[-1].next_offset,
+            next_offset=batches[-1].next_offset if batches else max(place, mark),
         )
-
-    def _offset(self, partition: TopicPartition, timestamp: int, leader: Connection) -> Offset:
-        partitions = [{"partition_index": partition.partition, "timestamp": timestamp, "current_leader_epoch": -1}]
-        topics = [{"name": partition.topic, "partitions": partitions}]
-        values = {"replica_id": -1, "isolation_level": 0, "topics": topics}
-        found = leader.call(*LIST_OFFSETS, values, self._request_s).topics[0].partitions[0]
-        if int(found.error_code):
-            raise _Refused(error_code(int(found.error_code)))
-        return Offset(found.offset)
 
     def _administer(self, command: AdminCommand) -> AdminOutcome:
         call = call_of(command.request, round(self._request_s * 1000))
@@ -344,6 +325,45 @@ def fetch(leader: Connection, partition: TopicPartition, offset: Offset, within_
     if int(found.error_code):
         raise _Refused(error_code(int(found.error_code)))
     return found
+
+
+def _log_start(leader: Connection, partition: TopicPartition, within_s: float) -> Offset:
+    partitions = [{"partition_index": partition.partition, "timestamp": EARLIEST, "current_leader_epoch": -1}]
+    topics = [{"name": partition.topic, "partitions": partitions}]
+    values = {"replica_id": -1, "isolation_level": 0, "topics": topics}
+    found = leader.call(*LIST_OFFSETS, values, within_s).topics[0].partitions[0]
+    if int(found.error_code):
+        raise _Refused(error_code(int(found.error_code)))
+    return Offset(found.offset)
+
+
+def _read_to_the_high_watermark(
+    leader: Connection, partition: TopicPartition, offset: Offset, within_s: float
+) -> tuple[list[RecordBatch], Offset]:
+    """The batches from an offset to the high watermark of the first response, and that. _Refused; Unanswered."""
+    mark, batches = -1, list[RecordBatch]()
+    while mark < 0 or offset < mark:
+        found = fetch(leader, partition, offset, within_s)
+        mark = found.high_watermark if mark < 0 else mark
+        read = batches_of(bytes(found.records or b""), NO_SEGMENT)
+        fresh = [batch.stored() for batch in read if batch.next_offset > offset]
+        if not fresh:
+            break
+        batches += (batch for batch in fresh if batch.next_offset <= mark)
+        offset = fresh[-1].next_offset
+    return batches, mark
+
+
+def read_log(address: Address, partition: TopicPartition, within_s: float) -> tuple[list[RecordBatch], Offset] | None:
+    """All batches that consumers can read from a leader, and its high watermark; None where it does not lead, or does
+    not answer.
+    """
+    with closing(Connection(address)) as connection:
+        try:
+            start = _log_start(connection, partition, within_s)
+            return _read_to_the_high_watermark(connection, partition, start, within_s)
+        except (Unanswered, _Refused):
+            return None
 
 
 def high_watermark(address: Address, partition: TopicPartition, within_s: float) -> Offset | None:

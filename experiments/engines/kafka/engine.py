@@ -1,9 +1,9 @@
 """The engine `kafka`: the nodes of a scenario are processes of a real Apache Kafka (`processes.py`).
 
 What the controllers have decided is read from the metadata log on their disks (`metadata_log.py`), replicas from the
-brokers' logs on their disks (`segments.py`), the high watermark from the leader by a fetch. `run_until` looks every
-`POLL_MS`. Trace events are those of the committed metadata, with the time at which they were seen; Kafka's nodes report
-none of their own.
+brokers' logs on their disks (`disk_replicas.py`); or, where the life cycle says so, both by requests to the brokers
+(`protocol_state.py`). `run_until` looks every `POLL_MS`. Trace events are those of the committed metadata, with the
+time at which they were seen; Kafka's nodes report none of their own.
 
 A crash is SIGKILL, which the page cache survives. What is `unflushed` is what the broker has not written down as
 flushed in its checkpoint of recovery points, which it does every `CHECKPOINT_MS` here: a loss of it cuts the log files
@@ -20,10 +20,13 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from experiments.engines.kafka.client import KafkaClient, high_watermark
+from experiments.engines.kafka.client import KafkaClient
+from experiments.engines.kafka.disk_replicas import DiskReplicas
+from experiments.engines.kafka.links import host_name
 from experiments.engines.kafka.metadata_log import MetadataLog, quorum_state
 from experiments.engines.kafka.processes import NodeFailed, ProcessCluster, Program
-from experiments.engines.kafka.properties import ALIASES, CHECKPOINT_MS, first_voters
+from experiments.engines.kafka.properties import ALIASES, CHECKPOINT_MS, CONTROLLER, first_voters
+from experiments.engines.kafka.protocol_state import ProtocolState
 from experiments.engines.kafka.segments import DiskLog, partition_folders, recovery_points, truncate
 from experiments.engines.port import ClusterSpec, ClusterView, Engine, Loss, TraceEvent, incarnation_ended
 from experiments.support.errors import InputError
@@ -32,9 +35,10 @@ from protocol.events.base import Trace
 from protocol.events.host import IncarnationBegan
 from protocol.events.registry import detail_of
 from protocol.ids import Epoch, NodeId, Offset, TimeMs, TopicPartition, is_broker, is_controller
-from protocol.messages.base import Message
+from protocol.messages.base import Message, changed
 from protocol.messages.batch import RecordBatch
-from protocol.messages.commands import Command
+from protocol.messages.commands import AdminCommand, Command
+from protocol.messages.quorum import AddVoterRequest, Endpoint
 from protocol.messages.records import MetadataRecord
 from protocol.quorum.describe import QuorumView
 from protocol.v3.store.view import StoreView
@@ -42,7 +46,6 @@ from protocol.v3.store.view import StoreView
 POLL_MS = 50
 FRESH_S = 0.02
 """For how long what was read is not read again."""
-FETCH_WITHIN_S = 2.0
 FLUSH_INTERVAL = "log.flush.interval.ms"
 FLUSH_WITHIN_MS = 30_000
 LOSSES = ("none", "unflushed", "records", "all")
@@ -53,29 +56,32 @@ class KafkaEngine(Engine):
 
     name = "kafka"
 
-    def __init__(self, spec: ClusterSpec, program: Program, *, with_links: bool = True) -> None:
+    def __init__(
+        self, spec: ClusterSpec, program: Program, *, with_links: bool = True, with_listeners: bool = False
+    ) -> None:
         super().__init__()
         self.spec = spec
         self._began_s = time.monotonic()
         self._traces: list[TraceEvent] = []
         self._hash = hashlib.blake2b(digest_size=16)
         self._started: dict[NodeId, Epoch] = {}
-        self._proven: set[NodeId] = set()
-        self._logs: dict[tuple[NodeId, TopicPartition], DiskLog] = {}
+        self._unproven: set[NodeId] = set()
         self._read_s = 0.0
         self._view: ClusterView | None = None
         self._judged = 0
-        self.cluster = ProcessCluster(spec, program, with_links=with_links)
+        self.cluster = ProcessCluster(spec, program, with_links=with_links, with_listeners=with_listeners)
         cluster = self.cluster
-        self.metadata = MetadataLog(
-            {node: cluster.disk(node) for node in spec.controller_ids},
-            spec.config,
-            first_voters(spec, cluster.uuids),
-            ALIASES,
-            self._emit,
-        )
         brokers = {node: cluster.address(node) for node in spec.broker_ids}
-        self.client = KafkaClient(brokers, {node: cluster.address(node) for node in spec.controller_ids}, spec.config)
+        controllers = {node: cluster.address(node) for node in spec.controller_ids if node in cluster.nodes}
+        self.client = KafkaClient(brokers, controllers, spec.config)
+        self.metadata: MetadataLog | ProtocolState
+        self._replicas: DiskReplicas | ProtocolState
+        if program.life_cycle.state == "protocol":
+            self.metadata = self._replicas = ProtocolState(brokers, spec.controller_ids[0])
+            return
+        disks, voters = {node: cluster.disk(node) for node in controllers}, first_voters(spec, cluster.uuids)
+        self.metadata = metadata = MetadataLog(disks, spec.config, voters, ALIASES, self._emit)
+        self._replicas = DiskReplicas(cluster, metadata)
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -107,18 +113,19 @@ class KafkaEngine(Engine):
         if self.metadata.refresh() or self._view is None:
             self._view = self.metadata.view()
         self._read_s = time.monotonic()
-        for node in self._started.keys() - self._proven:
+        for node in sorted(self._unproven):
             if self._takes_part(node):
-                self._proven.add(node)
+                self._unproven.discard(node)
             elif code := self.cluster.exit_code(node):
+                del self._started[node]
                 raise NodeFailed(node, f"it ended with exit code {code}", self.cluster.last_lines(node))
 
     def _takes_part(self, node: NodeId) -> bool:
         if is_controller(node):
-            return quorum_state(self.cluster.disk(node)).leader >= 0
+            is_file = isinstance(self.metadata, MetadataLog)
+            return quorum_state(self.cluster.disk(node)).leader >= 0 if is_file else any(self.metadata.quorum({}))
         assert self._view is not None
-        registered = self._view.brokers.get(node)
-        return registered is not None and not registered.fenced
+        return node in self._view.unfenced
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
@@ -127,6 +134,7 @@ class KafkaEngine(Engine):
             return
         self._pass_on(TraceEvent(self.now_ms(), node, IncarnationBegan()))
         self._started[node] = quorum_state(self.cluster.disk(node)).epoch if is_controller(node) else 0
+        self._unproven.add(node)
         self.cluster.start(node)
 
     def crash(self, node: NodeId, loss: Loss) -> None:
@@ -138,6 +146,7 @@ class KafkaEngine(Engine):
         if loss.kind in ("unflushed", "records") and self.cluster.is_running(node):
             time.sleep(2 * CHECKPOINT_MS / 1000)
         self.cluster.kill(node)
+        self._unproven.discard(node)
         self._refresh(now=True)
         lost = self._lose(node, loss)
         self._pass_on(incarnation_ended(self.now_ms(), node, loss.kind, lost))
@@ -157,12 +166,12 @@ class KafkaEngine(Engine):
             if loss.kind == "records":
                 kept = max(kept, log.end_offset - loss.count)
             lost[partition] = truncate(folder, kept)
-            self._logs.pop((node, partition), None)
         if loss.kind == "all":
             self.cluster.wipe(node)
         return lost
 
     def terminate(self, node: NodeId) -> None:
+        self._unproven.discard(node)
         self.cluster.stop(node)
 
     def pause(self, node: NodeId) -> None:
@@ -211,6 +220,12 @@ class KafkaEngine(Engine):
     # -- clients -------------------------------------------------------------------------------------------------------
 
     def submit(self, command: Command) -> None:
+        """A voter that is added has the endpoint of this cluster where the request names none."""
+        if isinstance(command, AdminCommand) and isinstance(command.request, AddVoterRequest):
+            node = command.request.voter_id
+            endpoint = Endpoint(name=CONTROLLER, host=host_name(node), port=self.cluster.addresses.ports[node])
+            if not command.request.endpoints:
+                command = changed(command, request=changed(command.request, endpoints=(endpoint,)))
         self.client.submit(command)
 
     def outcome(self, command_id: int) -> Message | None:
@@ -235,34 +250,12 @@ class KafkaEngine(Engine):
         return {}
 
     def replica(self, broker: NodeId, partition: TopicPartition) -> ReplicaView | None:
-        """A follower's high watermark is not known, and is 0. A broker has become leader when it has entered the leader
-        epoch into its log's epochs, and answers a fetch.
-        """
+        """As `DiskReplicas` or `ProtocolState`, by the life cycle's `state`."""
         self._refresh()
-        log = self._log(broker, partition)
-        if log is None:
-            return None
-        log.refresh()
-        epoch = log.epoch()
-        state = None if self._view is None else self._view.partitions.get(partition)
-        mark: Offset | None = None
-        is_leader = state is not None and state.leader == broker and state.leader_epoch == epoch
-        if is_leader and not self.cluster.is_paused(broker):
-            mark = high_watermark(self.cluster.address(broker), partition, FETCH_WITHIN_S)
-        return ReplicaView(mark is not None, epoch, log.end_offset, mark or 0)
-
-    def _log(self, broker: NodeId, partition: TopicPartition) -> DiskLog | None:
-        """The log of a running broker's replica, None where there is none."""
-        folder = self.cluster.disk(broker) / f"{partition.topic}-{partition.partition}"
-        if not self.cluster.is_running(broker) or not folder.is_dir():
-            return None
-        return self._logs.setdefault((broker, partition), DiskLog(folder))
+        return self._replicas.replica(broker, partition)
 
     def log(self, broker: NodeId, partition: TopicPartition) -> Sequence[RecordBatch]:
-        log = self._log(broker, partition)
-        assert log is not None, f"broker {broker} has no replica of {partition}"
-        log.refresh()
-        return [batch.stored() for batch in log.batches]
+        return self._replicas.log(broker, partition)
 
     def metadata_log(self) -> Sequence[MetadataRecord]:
         return self.metadata.records

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from experiments.support.errors import InputError
+from experiments.support.errors import InputError, WrongField
 from experiments.support.fields import StrictModel
 from experiments.support.yaml_input import read_yaml_mapping, validated
 
@@ -46,14 +46,21 @@ class LifeCycle(StrictModel):
     name: str = Field(min_length=1, description="name of the broker, for messages")
     release: bool = Field(default=False, description="whether it runs from the jars of a release, and needs a JDK")
     controllers: bool = Field(default=True, description="whether controllers are processes of their own")
-    state: Literal["metadata-log"] = Field(
-        description="how the state is read: `metadata-log`, from the metadata log on the controllers' disks"
+    state: Literal["metadata-log", "protocol"] = Field(
+        description="how the state is read: `metadata-log`, from the metadata log on the controllers' disks; or "
+        "`protocol`, by requests to the brokers"
     )
     files: dict[str, str] = Field(default_factory=dict, description="files of a node's folder, by name")
     environment: dict[str, str] = Field(default_factory=dict, description="variables beside those of this process")
     format: list[str] = Field(default_factory=list, description="command line that formats a new disk; none: nothing")
     start: Words = Field(description="command line of a node's process")
     stop: Literal["TERM", "INT"] = Field(default="TERM", description="signal that begins a controlled shutdown")
+
+    @model_validator(mode="after")
+    def _readable(self) -> LifeCycle:
+        if self.state == "metadata-log" and not self.controllers:
+            raise WrongField("state", "metadata-log without controllers", "protocol")
+        return self
 
     @property
     def stop_signal(self) -> signal.Signals:

@@ -25,9 +25,10 @@ from protocol.contract import Outbox
 from protocol.errors import ProtocolInvariantError
 from protocol.events.base import Trace
 from protocol.events.controller import ControllerStarted, MetadataCommitted
-from protocol.ids import NO_LEADER, Epoch, NodeId, Offset, TopicIdPartition
+from protocol.ids import NO_LEADER, Epoch, NodeId, Offset, TopicIdPartition, TopicPartition
 from protocol.messages.records import MetadataRecord
 from protocol.metadata.image import MetadataImage
+from protocol.metadata.partition import PartitionState
 from protocol.nodes.controller_log import trace_partition, trace_record
 from protocol.quorum.describe import QuorumView
 from protocol.quorum.election import Role
@@ -154,6 +155,11 @@ class MetadataLog:
         for effect in out.drain():
             assert isinstance(effect, Trace)
             self.emit(leader, effect)
+
+    def state_of(self, partition: TopicPartition) -> PartitionState | None:
+        """The committed state of a partition."""
+        topic = self.image.topic_named(partition.topic)
+        return None if topic is None else topic.partitions.get(partition.partition)
 
     def view(self) -> ClusterView:
         """The committed state."""

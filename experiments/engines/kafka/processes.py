@@ -1,8 +1,9 @@
 """A cluster of processes of one life cycle: folders, disks, ports and links of nodes that are formatted, started,
 stopped, killed and paused. It knows nothing of scenarios; `engine.py` drives it.
 
-No process outlives the one that has started it: `close` ends them, and where there is `setpriv` (util-linux) the kernel
-does if this process is killed. Terminals send signals to this process only.
+No process outlives the one that has started it: `close` ends them, SIGTERM raises SystemExit while a cluster is open,
+and where there is `setpriv` (util-linux) the kernel ends them if this process is killed. Terminals send signals to this
+process only.
 """
 
 from __future__ import annotations
@@ -14,18 +15,21 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from experiments.engines.kafka.life_cycle import LifeCycle, command_line, filled
+from experiments.engines.kafka.life_cycle import SHIPPED, LifeCycle, command_line, filled, read_life_cycle
 from experiments.engines.kafka.links import Addresses, Links, host_name
 from experiments.engines.kafka.properties import format_words, node_properties
 from experiments.engines.port import ClusterSpec
 from experiments.support.errors import InputError
-from experiments.support.releases.installed import Installed
+from experiments.support.processes import orderly_signals
+from experiments.support.releases.installed import Installed, installed_release
 from experiments.support.releases.jdk import jdk
 from protocol.ids import NodeId, is_controller
 
@@ -36,10 +40,11 @@ SHOWN_LINES = 3
 
 
 class NodeFailed(InputError):
-    """A process that could not be formatted, or has ended by itself; `found` has its last lines."""
+    """A node whose disk could not be formatted, or whose process has ended by itself: `what` has its last lines."""
 
     def __init__(self, node: NodeId, what: str, lines: str) -> None:
-        super().__init__(f"node {node}", "", f"{what}: {lines or 'it printed nothing'}", "a node that starts")
+        self.node, self.what = node, f"{what}: {lines or 'it printed nothing'}"
+        super().__init__(f"node {node}", "", self.what, "a node that starts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,31 +54,46 @@ class Program:
     life_cycle: LifeCycle
     installed: Installed | None = None
 
-    @property
-    def words(self) -> str:
-        """Its name in messages."""
-        return self.life_cycle.name if self.installed is None else f"Kafka {self.installed.release}"
+    @classmethod
+    def of(
+        cls, release: str | None, environ: Mapping[str, str], life_cycle: Path = SHIPPED, option: str = "--kafka"
+    ) -> Program:
+        """An installed release, without a name the newest, by a life cycle, which may need none. InputError for a
+        release that is not installed, a file that is no life cycle, and a JDK that is missing or too old.
+        """
+        cycle = read_life_cycle(life_cycle)
+        if not cycle.release:
+            return cls(cycle)
+        jdk(environ)
+        return cls(cycle, installed_release(release, environ, option))
 
 
 class ProcessCluster:
     """The nodes of `spec`, none of which runs. Without `with_links` they reach each other directly, and no link can be
-    cut. InputError for a JDK that is missing or too old, a port that is taken, a disk that is full.
+    cut; with `with_listeners` brokers also listen for clients of other processes. InputError for a JDK that is missing
+    or too old, a port that is taken, a disk that is full.
     """
 
-    def __init__(self, spec: ClusterSpec, program: Program, *, with_links: bool = True) -> None:
+    def __init__(
+        self, spec: ClusterSpec, program: Program, *, with_links: bool = True, with_listeners: bool = False
+    ) -> None:
         self.spec = spec
         self.program = program
         self.nodes = (*spec.controller_ids, *spec.broker_ids) if program.life_cycle.controllers else spec.broker_ids
         self.java = jdk(os.environ) if program.life_cycle.release else Path()
         self.folder = Path(tempfile.mkdtemp(prefix="isray-kafka-"))
         atexit.register(self.close)
+        self.setpriv = shutil.which("setpriv")
+        self._signals = ExitStack()
+        if threading.current_thread() is threading.main_thread():
+            self._signals.enter_context(orderly_signals())
         self.links: Links | None = None
         self._processes: dict[NodeId, subprocess.Popen[bytes]] = {}
         self._paused: set[NodeId] = set()
         self.cluster_id = _uuid(Random(f"{spec.seed}/cluster"))
         self.uuids = {node: _uuid(Random(f"{spec.seed}/disk/{node}")) for node in self.nodes}
         try:
-            self.addresses = Addresses.free(self.nodes)
+            self.addresses = Addresses.free(self.nodes, spec.broker_ids if with_listeners else ())
             self.links = Links(self.addresses) if with_links else None
             for node in self.nodes:
                 self._write_files(node)
@@ -151,8 +171,8 @@ class ProcessCluster:
     def start(self, node: NodeId) -> None:
         """Starts a node that does not run, on its disk. NodeFailed where there is no such program."""
         line = command_line(self.program.life_cycle.start, self._values(node), {})
-        if setpriv := shutil.which("setpriv"):
-            line = [setpriv, "--pdeathsig", "KILL", "--", *line]
+        if self.setpriv is not None:
+            line = [self.setpriv, "--pdeathsig", "KILL", "--", *line]
         with (self.home(node) / "output").open("ab") as output:
             try:
                 self._processes[node] = subprocess.Popen(
@@ -233,6 +253,7 @@ class ProcessCluster:
         if self.links is not None:
             self.links.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+        self._signals.close()
 
 
 def _uuid(rng: Random) -> str:

@@ -327,7 +327,7 @@ class AttachedCluster:
 
     def poll(self, wait_s: float) -> list[tuple[NodeId, PollReport]]:
         """The new trace events and outcomes; waits at most `wait_s`, and not for a node that did not answer in time
-        when it was asked last.
+        when it was asked last. ActionRefusedError where the engine's own client has ended; the next command starts one.
         """
         watched = self._present()
         for it in watched.values():
@@ -335,7 +335,12 @@ class AttachedCluster:
                 it.observed = it.actor.observe.remote(it.cursor)
         self._wait({node: it.observed for node, it in watched.items()}, wait_s)
         reports = [(node, report) for node, it in watched.items() for report in self._collect(node, it)]
-        return reports + ([] if self._client is None else self._client.report())
+        try:
+            return reports + ([] if self._client is None else self._client.report())
+        except ACTOR_GONE as error:
+            self._client = None
+            why = "the client of this command has ended: its process or its Ray node is lost"
+            raise ActionRefusedError(why, is_refused=False) from error
 
     def _present(self) -> dict[NodeId, _Watched]:
         """The running incarnations whose actors are known."""

@@ -44,7 +44,17 @@ from protocol.errors import ProtocolInvariantError
 from protocol.events.base import Trace
 from protocol.events.host import IncarnationBegan
 from protocol.events.registry import detail_of
-from protocol.ids import FIRST_LOAD, RECOVERY_MANAGER, STORE, NodeId, TimeMs, TopicPartition, node_name
+from protocol.ids import (
+    FIRST_LOAD,
+    NO_EPOCH,
+    RECOVERY_MANAGER,
+    STORE,
+    Epoch,
+    NodeId,
+    TimeMs,
+    TopicPartition,
+    node_name,
+)
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.codec import decode
@@ -301,6 +311,11 @@ class PolledEngine(Engine, Generic[ClusterT]):
     def metrics(self) -> Mapping[str, int]:
         snapshot = self._active_snapshot()
         return {} if snapshot is None else snapshot.metrics
+
+    def broker_epoch(self, broker: NodeId) -> Epoch:
+        self._refresh_snapshots()
+        snapshot = self._snapshots.get(broker)
+        return NO_EPOCH if snapshot is None else snapshot.broker_epoch
 
     def replica(self, broker: NodeId, partition: TopicPartition) -> ReplicaView | None:
         self._refresh_snapshots()

@@ -139,8 +139,7 @@ class Supervisor:
 
     def _start(self, node: NodeId) -> None:
         self._cluster.start(node)
-        if self._tap is not None:
-            self._tap.began(node)
+        self._record(lambda tap: tap.began(node))
 
     def poll(self) -> None:
         """Polls the nodes once, and starts those that are to run. One of `RAY_FAILURES` where Ray is lost."""
@@ -153,15 +152,13 @@ class Supervisor:
         before = {node: self._cluster.process(node) for node in self._cluster.running()}
         reports = self._cluster.poll(_ANSWER_WITHIN_S)
         last = dict(reports)
-        if self._tap is not None:
-            self._tap.reports(reports)
+        self._record(lambda tap: tap.reports(reports))
         ended = [node for node in before if not self._cluster.is_running(node)]
         if ended and not is_alive(own_node()):
             raise RayLostError("the Ray node of the supervisor is lost, and Ray ends all nodes with it")
         for node in ended:
             self._record_end(node, before[node], last.get(node))
-        if self._tap is not None:
-            self._tap.mark()
+        self._record(lambda tap: tap.mark())
         if needs_recovery_manager(self._cluster, reports):
             self._kept.add(RECOVERY_MANAGER)
             self._nodes += [RECOVERY_MANAGER] if RECOVERY_MANAGER not in self._nodes else []
@@ -171,8 +168,7 @@ class Supervisor:
         is_expected = node in self._stopping
         self._paused.discard(node)
         self._stopping.discard(node)
-        if self._tap is not None:
-            self._tap.ended(node, process, last)
+        self._record(lambda tap: tap.ended(node, process, last))
         if last is not None and last.never_ran and not is_expected:
             self._wanted[node] = ""
             self._note(node, "its Ray node was lost before it had started; it starts again")
@@ -210,10 +206,10 @@ class Supervisor:
 
     def _note(self, node: NodeId, text: str) -> None:
         """Records and reports an event of a node."""
-        self._report(self._record_event(node, text))
+        self._report(self._record_event(node_name(node), text))
 
-    def _record_event(self, node: NodeId, text: str) -> str:
-        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {node_name(node)}: {text}"
+    def _record_event(self, what: str, text: str) -> str:
+        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {what}: {text}"
         self._write(self.state.with_event(line))
         return line
 
@@ -244,7 +240,7 @@ class Supervisor:
             failure = str(error) if isinstance(error, UnreachableError) else _ENDED
             failure = "it does not answer" if isinstance(error, GetTimeoutError) else failure
         self._record_processes()
-        self._record_event(node, f"isray node {command.action}{failure and f' failed: {failure}'}")
+        self._record_event(node_name(node), f"isray node {command.action}{failure and f' failed: {failure}'}")
         return NodeAnswer(rows=(self._row(node),), failure=failure, damaged=damaged)
 
     def _change_links(self, command: NodeCommand, names: Mapping[str, NodeId]) -> NodeAnswer:
@@ -267,7 +263,7 @@ class Supervisor:
                 self._cluster.slow_links(links, command.delay_ms)
         if command.action is not NodeAction.LINKS:
             for source, target in links:
-                self._record_event(source, f"isray net {command.action}, to {node_name(target)}")
+                self._record_event(node_name(source), f"isray net {command.action}, to {node_name(target)}")
         return NodeAnswer(links=self._link_rows())
 
     def _link_rows(self) -> tuple[LinkRow, ...]:
@@ -323,8 +319,8 @@ class Supervisor:
 
     def _end(self, node: NodeId, loss: str = "none") -> None:
         """Ends a node that runs, starts, or waits to start; it does not start again by itself."""
-        if self._tap is not None and self._node_state(node) is NodeState.RUNNING:
-            self._tap.drain(node)
+        if self._node_state(node) is NodeState.RUNNING:
+            self._record(lambda tap: tap.drain(node))
         self._kept.discard(node)
         self._wanted.pop(node, None)
         self._paused.discard(node)
@@ -334,8 +330,7 @@ class Supervisor:
         self._record_loss(node, loss)
 
     def _record_loss(self, node: NodeId, kind: str) -> None:
-        if self._tap is not None:
-            self._tap.lost(node, kind)
+        self._record(lambda tap: tap.lost(node, kind))
 
     def resume_all(self) -> None:
         """Resumes the paused nodes, so that they can end."""
@@ -346,11 +341,23 @@ class Supervisor:
 
     def finish_recording(self) -> None:
         """Completes the recording, if there is one; reports why that fails."""
-        if self._tap is not None:
-            try:
-                self._tap.finish()
-            except (*READ_FAILURES, OSError) as error:
-                self._report(f"{NOT_RECORDED}: {' '.join(str(error).split()) or type(error).__name__}")
+        try:
+            self._record(lambda tap: tap.finish())
+        except READ_FAILURES as error:
+            self._report(f"{NOT_RECORDED}: {' '.join(str(error).split()) or type(error).__name__}")
+
+    def _record(self, act: Callable[[ClusterTap], None]) -> None:
+        """Has the tap record something, if there is a recording. If its files cannot be written, as on a full disk, the
+        recording ends at its last mark, which is an event; the cluster goes on.
+        """
+        try:
+            if self._tap is not None:
+                act(self._tap)
+        except OSError as error:
+            if error.errno is None:  # of Ray, such as GetTimeoutError
+                raise
+            self._tap = None
+            self._report(self._record_event("recording", f"{NOT_RECORDED}: {error.strerror}"))
 
     def _node_state(self, node: NodeId) -> NodeState:
         if self._cluster.is_running(node):

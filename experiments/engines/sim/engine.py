@@ -11,7 +11,7 @@ from protocol.broker.context import ReplicaView, replica_view
 from protocol.events.base import Trace
 from protocol.events.controller import ControllerStarted, MetadataCommitted
 from protocol.events.host import IncarnationBegan
-from protocol.ids import FIRST_CLIENT, STORE, NodeId, Offset, TimeMs, TopicPartition
+from protocol.ids import FIRST_CLIENT, NO_EPOCH, STORE, Epoch, NodeId, Offset, TimeMs, TopicPartition
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import Command, ShutdownCommand
@@ -143,6 +143,10 @@ class SimEngine(Engine):
     def metrics(self) -> Mapping[str, int]:
         node = self.active_node()
         return {} if node is None else node.metrics()
+
+    def broker_epoch(self, broker: NodeId) -> Epoch:
+        node = self.cluster.nodes.get(broker)
+        return node.context.broker_epoch if isinstance(node, BaseBroker) else NO_EPOCH
 
     def replica(self, broker: NodeId, partition: TopicPartition) -> ReplicaView | None:
         node = self.cluster.nodes.get(broker)

@@ -345,9 +345,12 @@ class Coordinator:
     # -- signs of life -------------------------------------------------------------------------------------------------
 
     def heartbeat(self, sender: MemberOf) -> ErrorCode:
+        """Without a check while the group is loading, as in Kafka (`GroupCoordinatorService`): clients know no such
+        error of a heartbeat.
+        """
         found = self._member(sender)
         if isinstance(found, ErrorCode):
-            return found
+            return ErrorCode.NONE if found is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else found
         shard, group, member = found
         self._live(shard, group, member, self._view.now_ms)
         is_preparing = group.state is _S.PREPARING_REBALANCE

@@ -363,6 +363,9 @@ def test_requests_are_measured_from_their_arrival_to_their_response(monkeypatch:
         meter.record_trace(BecameLeader(partition, leader_epoch=0, log_end=0, high_watermark=0))
     meter.record_trace(RecordsAppended(TopicPartition("u", 0), log_end=3, leader_epoch=0, acks=0))
     meter.record_trace(RecordsAppended(T0, log_end=3, leader_epoch=0, acks=0))
+    for is_appended in (True, False):
+        of_kafka = ProduceRequest(correlation_id=3, topic="k", partition=0, acks=-1, batch=batch)
+        meter.record_kafka_produce(of_kafka, is_appended)
     meter.record_sent(3001, ConsumeResponse(correlation_id=1))
     meter.record_sent(3001, ConsumeResponse(correlation_id=1))
     meter.record_sent(3000, ProduceResponse(correlation_id=1))
@@ -374,7 +377,9 @@ def test_requests_are_measured_from_their_arrival_to_their_response(monkeypatch:
         (750.0, {"request": "Produce"}),
     ]
     written = [(name, value, tags) for name, value, tags in FakeGauge.tagged if name in (BYTES_IN, MESSAGES_IN)]
-    assert written == [(BYTES_IN, 70, {"topic": "t"}), (MESSAGES_IN, 3, {"topic": "t"})]
+    assert written == [
+        (name, value, {"topic": topic}) for topic in ("t", "k") for name, value in ((BYTES_IN, 70), (MESSAGES_IN, 3))
+    ]
 
 
 def test_requests_without_a_response_are_forgotten_the_oldest_first() -> None:

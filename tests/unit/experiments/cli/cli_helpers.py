@@ -22,7 +22,7 @@ from experiments.engines.port import ClusterSpec, Loss
 from protocol.config import ClusterConfig
 from protocol.errors import ErrorCode
 from protocol.features import Generation
-from protocol.ids import TopicPartition, node_name
+from protocol.ids import Epoch, TopicPartition, node_name
 from protocol.messages.admin import AdminRequest, AdminResponse
 from protocol.messages.base import Message
 from protocol.messages.commands import (
@@ -163,7 +163,10 @@ class CliBench(Commands):
     def _open_admin(self, wanted: Target, asks_nodes: bool = False) -> Iterator[Opened]:
         self.targets.append(wanted)
         running = {node_name(node) for node in self.engine.spec.node_ids if self.engine.is_running(node)}
-        yield Opened(AdminClient(self.port, wanted.principal), running, self.supervisor)
+        yield Opened(AdminClient(self.port, wanted.principal), running, self.supervisor, self.broker_epoch)
+
+    def broker_epoch(self, name: str) -> Epoch:
+        return self.engine.broker_epoch(int(name.removeprefix("broker-")))
 
     def await_(self, condition: Callable[[], bool]) -> None:
         assert self.engine.run_until(condition, WITHIN_MS), self.engine.view()

@@ -12,6 +12,7 @@ from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.engines.clusters.cluster_state import NOT_RECORDED, ClusterOptions, Status, claim, write_state
 from experiments.engines.clusters.node_commands import NodeAnswer, NodeRow, NodeState
 from experiments.engines.port import Loss
+from experiments.play.views import node_views
 from protocol.errors import ErrorCode
 from protocol.ids import CLUSTER_ID, RECOVERY_MANAGER
 from protocol.messages.topics import DescribeTopicRequest
@@ -111,6 +112,24 @@ def test_status_of_a_cluster_with_a_dead_broker_is_exit_code_1(bench: CliBench) 
     code, out, _ = bench.run("status")
     assert code == 1
     assert [line for line in out.splitlines() if "broker-2" in line and "ended" in line and "fenced" in line]
+
+
+def test_a_restarted_broker_is_not_registered_until_the_session_of_its_former_incarnation_has_ended(
+    bench: CliBench,
+) -> None:
+    """It was killed and runs again at once, so the controller still has the former one as unfenced: `status` and the
+    page of `isray play` and `isray console` ask the process in which epoch it is registered."""
+    bench.engine.crash(2, Loss("none"))
+    bench.engine.start(2)
+    bench.engine.run_for(1_000)
+    assert not bench.view_of(2).fenced
+    found = bench.json("status", code=1)
+    assert [broker["state"] for broker in found["brokers"]] == ["unfenced", "unfenced", "not registered", "unfenced"]
+    shown = {node["name"]: node["role"] for node in node_views(bench.engine, (), bench.engine.view())}
+    assert (shown["broker-1"], shown["broker-2"]) == ("unfenced", "not registered")
+    bench.await_(lambda: bench.engine.broker_epoch(2) == bench.view_of(2).broker_epoch)
+    bench.await_(lambda: not bench.view_of(2).fenced)
+    assert bench.json("status")["brokers"][2]["state"] == "unfenced"
 
 
 def test_status_misses_the_recovery_manager_where_recovery_is_on(bench: CliBench) -> None:

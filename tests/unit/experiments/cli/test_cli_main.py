@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import platform
 import shlex
 import subprocess
@@ -37,6 +39,23 @@ def test_a_ray_that_does_not_start_is_one_line_and_exit_code_1(
 
     monkeypatch.setattr(main, "application", lambda *_: fail)
     assert command.run() == (1, "", "isray: Ray did not start, tried 2 times: it timed out\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("out/trace.jsonl", "isray: out/trace.jsonl: No space left on device\n"),
+        (None, "isray: a file that was being written: No space left on device\n"),
+    ],
+)
+def test_a_full_disk_is_one_line_and_exit_code_1(
+    monkeypatch: pytest.MonkeyPatch, command: Commands, name: str | None, line: str
+) -> None:
+    def fail(**options: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
+
+    monkeypatch.setattr(main, "application", lambda *_: fail)
+    assert command.run() == (1, "", line)
 
 
 INTERRUPT_DURING_IMPORTS = """

@@ -48,7 +48,7 @@ class QuorumBench(Commands):
     @contextmanager
     def _open_admin(self, wanted: Target, asks_nodes: bool = False) -> Iterator[Opened]:
         self.targets.append(wanted)
-        yield Opened(AdminClient(self, wanted.principal), set(), no_supervisor)
+        yield Opened(AdminClient(self, wanted.principal), set(), no_supervisor, lambda name: None)
 
     def call(self, request: AdminRequest) -> AdminResponse:
         """`experiments.engines.admin_client.AdminChannel`: every request goes to the leader."""

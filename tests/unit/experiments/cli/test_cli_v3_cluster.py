@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.cli.cluster import cluster_document
+from experiments.cli.cluster_document import cluster_document
 from experiments.engines.admin_client import AdminClient
 from protocol.features import Generation
 from protocol.ids import TopicPartition, node_name
@@ -49,7 +49,7 @@ def test_a_broker_that_has_ended_is_shown_as_not_registered(cluster: CliBench) -
     cluster.kill(next(broker for broker in (0, 1, 2) if broker != cluster.engine.active_controller()))
     started = [node_name(node) for node in cluster.engine.spec.node_ids]
     running = {node_name(node) for node in cluster.engine.spec.node_ids if cluster.engine.is_running(node)}
-    found = cluster_document(AdminClient(cluster.port), running, started)
+    found = cluster_document(AdminClient(cluster.port), running, started, (), cluster.broker_epoch)
     assert not found.healthy
     assert [row.state for row in found.brokers] == ["unfenced", "unfenced", "not registered"]
 

@@ -10,6 +10,7 @@ import pytest
 from experiments.check.engine import CheckedEngine
 from experiments.engines.clusters.node_commands import NodeState
 from experiments.engines.port import Loss
+from experiments.play import live
 from experiments.play.live import UNAVAILABLE, LiveWorld
 from experiments.play.session import DEFAULT
 from experiments.play.world import RefusedError
@@ -134,6 +135,16 @@ def test_answers_with_an_error_are_steps_that_expect_it_and_time_between_steps_i
     scenario = scenario_from(saved, "saved")
     assert [topic.assignments for topic in scenario.topics] == [[[0, 1, 2], [1, 2, 0]]]
     assert Runner(scenario, CheckedEngine(scenario.cluster.spec(0))).run().passed
+
+
+def test_a_write_that_is_taken_though_a_refusal_was_foreseen_is_one_record(
+    world: LiveWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ISR has grown since the page has seen it."""
+    monkeypatch.setattr(live, "foreseen_error", lambda step, state: "NOT_ENOUGH_REPLICAS")
+    assert world.act({"produce": T0 | {"records": 3}}).startswith("one record is written: ")
+    assert world.done[-1].raw == {"produce": T0 | {"records": 1}}
+    assert partition(world.state())["acknowledged"] == 1
 
 
 def test_a_consumer_reads_and_links_are_cut_one_way(world: LiveWorld, engine: Simulated) -> None:

@@ -12,6 +12,7 @@ from protocol.errors import ErrorCode
 from protocol.events.broker import BrokerStateChanged, HighWatermarkAdvanced
 from protocol.events.controller import BrokerRegistered, PartitionChanged, SessionExpired
 from protocol.events.host import IncarnationEnded
+from protocol.events.quorum import QuorumRoleChanged, QuorumVotersChanged
 from protocol.events.registry import KINDS
 from protocol.ids import TopicPartition
 
@@ -152,3 +153,17 @@ def test_a_loss_that_is_not_known_is_not_called_nothing(loss: str, lost: Any, te
     explainer = Explainer()
     explainer.add(TraceEvent(5, 0, IncarnationEnded(loss, lost)))
     assert [it.text for it in explainer.sentences] == [text]
+
+
+def test_elections_and_voters_of_the_quorum_are_explained() -> None:
+    explainer = Explainer()
+    for trace in (
+        QuorumRoleChanged("candidate", 4, -1),
+        QuorumRoleChanged("follower", 4, 1000),
+        QuorumVotersChanged(("1000:aaa", "1002:b:c")),
+    ):
+        explainer.add(TraceEvent(5, 1000, trace))
+    assert [(it.text, it.rule[:8]) for it in explainer.sentences] == [
+        ("stands for election as the leader of the quorum in epoch 4", "KIP-595:"),
+        ("The voters of the metadata quorum are {1000 1002}", "KIP-853:"),
+    ]

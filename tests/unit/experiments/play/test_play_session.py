@@ -54,6 +54,25 @@ def test_two_of_three_brokers_die_and_the_next_write_is_refused_as_a_step_that_e
     assert world.done[-1].raw == {"elect": T0 | {"type": "preferred", "expect_error": "ELECTION_NOT_NEEDED"}}
 
 
+def test_a_write_behind_a_client_in_the_background_is_refused_or_taken_as_the_state_allows() -> None:
+    """The producer of both keeps the order of records. Those of the background that min ISR refuses do not hold up the
+    write for the 30 s of `delivery.timeout.ms`. When broker 1 is unfenced the page still knows an ISR of one member, so
+    that it foresees a refusal, and the write is taken."""
+    world = SimWorld.of_lesson("rolling-restart")
+    for broker in (2, 1):
+        world.act({"shutdown": {"broker": broker}})
+    world.advance(3_000)
+    before_ms = cast("int", world.state()["now_ms"])
+    assert world.act({"produce": T0 | {"records": 5}}).startswith("NOT_ENOUGH_REPLICAS: ")
+    assert cast("int", world.state()["now_ms"]) - before_ms < 5_000
+    [load] = cast("list[str]", world.state()["loads"])
+    assert " NOT_ENOUGH_REPLICAS, " in load
+    world.act({"start": {"broker": 1}})
+    assert world.act({"produce": T0 | {"records": 5}}) == ""
+    assert world.done[-1].raw == {"produce": T0 | {"records": 5}}
+    assert rerun(world).passed
+
+
 @pytest.mark.parametrize(
     ("place", "why"),
     [

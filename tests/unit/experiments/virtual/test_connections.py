@@ -62,7 +62,7 @@ async def ask(clock: Clock, reader: asyncio.StreamReader, writer: asyncio.Stream
 
 async def open_then_ask_at_1500(clock: Clock) -> int | str:
     reader, writer = await asyncio.open_connection("broker-0", 9092)
-    assert clock.ms == 2, "SYN and its answer"
+    assert clock.ms == 4, "a lookup of the name and its answer, SYN and its answer"
     assert await ask(clock, reader, writer) == 2
     await clock.reach(1_500)
     try:
@@ -107,9 +107,24 @@ def test_a_delay_applies_to_every_segment() -> None:
 
 
 def test_a_dead_broker_refuses_connections_and_a_cut_one_times_out() -> None:
-    """A SYN is sent again after 1, 2, 4, ... 64 s; the last attempt arrives 127,001 ms after the first was sent."""
-    assert run(open_at_1500, {"at": "1s", "crash": {"broker": 0}}) == "ConnectionRefusedError after 2 ms"
-    assert run(open_at_1500, {"at": "1s", "cut": {"between": [6000, 0]}}) == "TimeoutError after 127001 ms"
+    """A lookup takes 2 ms. A SYN is sent again after 1, 2, 4, ... 64 s; the last attempt arrives 127,001 ms after the
+    first was sent.
+    """
+    assert run(open_at_1500, {"at": "1s", "crash": {"broker": 0}}) == "ConnectionRefusedError after 4 ms"
+    assert run(open_at_1500, {"at": "1s", "cut": {"between": [6000, 0]}}) == "TimeoutError after 127003 ms"
+
+
+def test_a_host_that_is_cut_off_gets_no_answer_from_the_name_server() -> None:
+    """Two attempts of 5 s each. An address is no name."""
+    isolated = {"at": "1s", "cut": {"between": [6000, "rest"]}}
+    assert run(open_at_1500, isolated) == "gaierror after 10000 ms"
+    assert run(open_at_1500, isolated, {"at": "4s", "heal": "all"}) == "connected"
+
+    async def open_address(clock: Clock) -> int:
+        await asyncio.open_connection("10.0.2.1", 9092)
+        return clock.ms
+
+    assert run(open_address) == 2
 
 
 def test_a_crash_resets_connections_at_once() -> None:
@@ -138,7 +153,7 @@ def test_a_paused_broker_accepts_and_is_silent_until_it_resumes() -> None:
         return clock.ms, await ask(clock, reader, writer)
 
     steps = [{"at": "1s", "pause": {"broker": 0}}, {"at": "4s", "resume": {"broker": 0}}]
-    assert run(open_and_ask, *steps) == (1_502, 4_001 - 1_502)
+    assert run(open_and_ask, *steps) == (1_504, 4_001 - 1_504)
 
 
 def test_the_listener_closes_a_connection_that_does_not_speak_the_protocol() -> None:

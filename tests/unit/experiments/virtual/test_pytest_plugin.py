@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.unit.experiments.explorer.explorer_helpers import data_of
+
 TESTS = """
 async def application(servers):
     return servers
@@ -49,3 +51,12 @@ def test_seeds_that_are_no_range_are_refused(tmp_path: Path) -> None:
     done = session(tmp_path, "--isray-seeds", "6..4", "--collect-only")
     assert done.returncode != 0
     assert "--isray-seeds: found 6..4; allowed: A..B" in done.stdout + done.stderr
+
+
+def test_the_page_of_a_failing_seed_is_written_and_named(tmp_path: Path) -> None:
+    pages = tmp_path / "pages"
+    found = session(tmp_path, "test_orders.py::test_fails", "--isray-seed", "18", "--isray-html", str(pages)).stdout
+    page = pages / "test_fails-0-seed-18.html"
+    assert f"page: {page}" in found
+    [run] = data_of(page.read_text())["runs"]
+    assert ["seed", "18"] in run["facts"]

@@ -14,7 +14,9 @@ from protocol.kafka.view import uuid_of
 from protocol.messages.batch import RecordBatch
 from protocol.messages.connections import ClientBytes, ClientDisconnected
 from protocol.messages.kafka_batch import COVERED, CRC, MARK, encode_record
+from protocol.messages.records import ConfigRecord
 from tests.unit.protocol.kafka.kafka_bench import HOST, TOPIC_ID, KafkaBench, batch_bytes, frame, one_topic
+from tests.unit.protocol.node_helpers import config_of
 
 ID = uuid_of(TOPIC_ID)
 
@@ -109,6 +111,16 @@ def test_a_fetch_waits_behind_its_records_for_as_many_bytes_as_it_asks_for(bench
     assert [int.from_bytes(found.records[place : place + 8], "big") for place in (0, 69, 138)] == [0, 1, 2]
 
 
+def test_each_batch_is_told_to_the_meter_and_whether_it_was_appended(bench: KafkaBench) -> None:
+    told: list[tuple[str, int, bool]] = []
+    bench.both.on_produce = lambda request, is_appended: told.append(
+        (request.topic, request.batch.record_count, is_appended)
+    )
+    produce(bench, batch_bytes(b"a", b"b"))
+    produce(bench, batch_bytes(b"a"), acks=7)
+    assert told == [("t", 2, True), ("t", 1, False)]
+
+
 @pytest.mark.parametrize("api_key", [FETCH, PRODUCE])
 def test_what_a_closed_connection_waits_for_is_withdrawn(api_key: int) -> None:
     bench = KafkaBench().run(*one_topic(replicas=(0, 1), isr=(0, 1))).connect()
@@ -157,6 +169,15 @@ def test_refuses_damaged_batches(bench: KafkaBench, damage, error: ErrorCode) ->
     assert produce(bench, damage(batch_bytes(b"a"))).error_code == error
 
 
+def test_refuses_a_batch_above_the_limit_of_its_topic() -> None:
+    """`max.message.bytes` counts what the broker keeps of a batch: here 61 + 7 + 33 - 13 bytes for a value of 33."""
+    bench = KafkaBench(config=config_of(max_message_bytes=88)).run(*one_topic()).connect()
+    assert [produce(bench, batch_bytes(b"x" * size)).error_code for size in (33, 34)] == [
+        0,
+        ErrorCode.MESSAGE_TOO_LARGE,
+    ]
+
+
 def test_list_offsets_by_position_and_by_time(bench: KafkaBench) -> None:
     for at_ms in (1_000, 2_000):
         produce(bench, batch_bytes(b"a", b"b", timestamp_ms=at_ms))
@@ -173,6 +194,17 @@ def test_list_offsets_by_position_and_by_time(bench: KafkaBench) -> None:
     records = b"".join(encode_record(delta, 10 * delta, None, b"c") for delta in range(3))
     produce(bench, framed(covered(3, 3_000, 3_020) + records))
     assert [offset(wanted) for wanted in (2_500, 3_001, 3_011, 3_021)] == [(4, 3_000), (5, 3_010), (6, 3_020), (-1, -1)]
+
+
+@pytest.mark.parametrize(("policy", "keeps"), [("delete", False), ("compact", True), ("compact,delete", False)])
+def test_retention_holds_for_topics_whose_old_segments_may_be_deleted(policy: str, keeps: bool) -> None:
+    configs = {"cleanup.policy": policy, "segment.bytes": "100", "retention.bytes": "0"}
+    records = [ConfigRecord(topic_id=TOPIC_ID, name=name, value=value) for name, value in configs.items()]
+    bench = KafkaBench().run(*one_topic(), *records).connect()
+    for _ in range(4):
+        produce(bench, batch_bytes(b"a" * 100))
+    bench.fire("log-retention", bench.timers["log-retention"])
+    assert (bench.both.broker.context.replica_named("t", 0).log.start_offset == 0) is keeps
 
 
 def covered(count: int, first_ms: int, last_ms: int) -> bytes:

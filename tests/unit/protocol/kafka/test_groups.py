@@ -329,6 +329,14 @@ def test_groups_and_offsets_survive_in_the_log(bench: KafkaBench) -> None:
     assert bench.ask(HEARTBEAT, 4, member_fields(one)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
+def test_a_heartbeat_succeeds_while_the_group_is_loading(bench: KafkaBench) -> None:
+    one, _ = stable(bench)
+    for shard in bench.both.listener._coordinator.shards.owned.values():
+        shard.is_loaded = False
+    assert bench.ask(HEARTBEAT, 4, member_fields(one)).error_code == ErrorCode.NONE
+    assert committed(bench)[2] == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
 def test_deletes_a_group_without_members(bench: KafkaBench) -> None:
     bench.ask(COMMIT, 7, commit_fields(7))
 

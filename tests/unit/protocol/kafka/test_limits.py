@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protocol.messages.connections import ClientBytes, ClientDisconnected
-from tests.unit.protocol.kafka.kafka_bench import HOST, KafkaBench, frame, one_topic
+from tests.unit.protocol.kafka.kafka_bench import HOST, KafkaBench, frame, listening, one_topic
 from tests.unit.protocol.kafka.test_data import fetch_fields
 from tests.unit.protocol.node_helpers import config_of
 
@@ -78,3 +78,12 @@ def test_a_long_pipeline_is_answered_in_order() -> None:
     size = int.from_bytes(answered[:4], "big") + 4
     numbers = [int.from_bytes(answered[place + 4 : place + 8], "big") for place in range(0, len(answered), size)]
     assert numbers == list(range(3_000))
+
+
+def test_connections_are_accepted_once_the_broker_has_been_unfenced() -> None:
+    """Before that its metadata may name it as the leader that it was before its restart."""
+    bench = KafkaBench()
+    bench.start().registered().publish(*listening((0,)), *one_topic()).connect(1)
+    assert bench.closed == {1: "the broker is starting"}
+    bench.heartbeat_answered().connect(2)
+    assert bench.ask(18, 0, {}, connection=2).error_code == 0

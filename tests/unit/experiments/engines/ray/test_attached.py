@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from ray.exceptions import RayActorError
 
 from experiments.engines.clusters.cluster_state import ClusterOptions, ClusterState
 from experiments.engines.clusters.node_commands import LinkRow, NodeAction, NodeAnswer, NodeCommand, NodeRow, NodeState
@@ -126,3 +127,29 @@ def test_a_cluster_that_has_been_ended_is_one_line(supervised: Supervised) -> No
     supervised.state = None
     with pytest.raises(InputError, match="--name: found game, which has been ended; allowed: a cluster that runs"):
         cluster.running()
+
+
+class LostClient:
+    """Stands for the engine's own client, whose actor has ended."""
+
+    def poll(self) -> None:
+        """Nothing is under way."""
+
+    def report(self) -> None:
+        raise RayActorError
+
+
+def test_a_client_that_has_ended_is_one_line_and_the_next_command_starts_another(
+    supervised: Supervised, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = cluster_of(supervised)
+    monkeypatch.setattr(attached, "_OwnClient", lambda *_: LostClient())
+    monkeypatch.setattr(attached.ray, "wait", lambda calls, **_: (calls, []))
+    first = cluster._own_client()
+
+    with pytest.raises(ActionRefusedError, match="the client of this command has ended") as caught:
+        cluster.poll(0)
+
+    assert not caught.value.is_refused
+    assert cluster.poll(0) == []
+    assert cluster._own_client() is not first

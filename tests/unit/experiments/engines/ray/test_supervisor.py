@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
@@ -14,7 +15,7 @@ from actors.nodes import PollReport
 from actors.placement import NoRayNodeError
 from actors.processes import ProcessId
 from actors.storage import DamageKind, DiskLossKind
-from experiments.engines.clusters.cluster_state import ClusterOptions, ClusterState
+from experiments.engines.clusters.cluster_state import NOT_RECORDED, ClusterOptions, ClusterState
 from experiments.engines.clusters.node_commands import NodeAction, NodeAnswer, NodeCommand, NodeRow, NodeState
 from experiments.engines.port import ClusterSpec
 from experiments.engines.ray import supervisor
@@ -391,3 +392,39 @@ def test_a_recorder_learns_of_each_start_end_and_loss(supervised: Supervisor, cl
         ("began", 0),
         ("ended", 1, True),
     ]
+
+
+class FullTap(Tap):
+    """A tap whose files have no room left."""
+
+    def mark(self) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_recording_without_room_ends_and_the_cluster_goes_on(supervised: Supervisor, cluster: Cluster) -> None:
+    tap = FullTap()
+    supervised._tap = cast(ClusterTap, tap)
+
+    supervised.poll()
+    supervised.poll()
+
+    [event] = supervised.state.events
+    assert event.endswith(f" recording: {NOT_RECORDED}: No space left on device")
+    assert ask(supervised, NodeAction.KILL, "broker-0").failure == ""
+    supervised.finish_recording()
+    assert tap.told == []
+
+
+class SilentTap(Tap):
+    """A tap that reads from a node which does not answer."""
+
+    def mark(self) -> None:
+        raise GetTimeoutError("broker-0")
+
+
+def test_a_silent_node_does_not_end_the_recording(supervised: Supervisor) -> None:
+    """The error of Ray is an OSError, too."""
+    supervised._tap = cast(ClusterTap, SilentTap())
+
+    with pytest.raises(GetTimeoutError):
+        supervised.poll()

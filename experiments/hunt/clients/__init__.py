@@ -1,0 +1,1 @@
+"""Search for defects of aiokafka: a workload of producers and consumers in virtual time, under the swarm's faults."""
