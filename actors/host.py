@@ -84,6 +84,15 @@ class NodeHost:
         self._paused = False
         self._halted = False
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no input waits."""
+        return not (self._control or self._data)
+
+    @property
+    def is_halted(self) -> bool:
+        return self._halted
+
     def start(self) -> None:
         """Queues the node's start, its first input."""
         self._enqueue(self._control, _Input(self.node.start))

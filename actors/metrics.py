@@ -57,10 +57,10 @@ from protocol.nodes.controller import ControllerNode
 
 _LOG = logging.getLogger(__name__)
 
-EXPORT_MS = 250
+EXPORT_MS = 1_000
 EXPORT_AGAIN_MS = 50
 EXPORT_AT_ONCE = 500
-READ_AT_ONCE = 5_000
+READ_AT_ONCE = 1_000
 REPEAT_MS = 5_000
 """A quarter of the time after which Ray drops a gauge."""
 

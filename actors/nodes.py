@@ -29,6 +29,7 @@ from typing import Any, TypeVar, cast
 
 import ray
 
+from actors import garbage
 from actors.caller_log import CallerCall, CallerLog, Run, runs_of
 from actors.clock import LoopClock
 from actors.host import NodeHost
@@ -92,9 +93,6 @@ DELIVERY_WAIT_S = 1.0
 """How long a node that exits waits until its peers have taken its last messages."""
 LOCK_WAIT_S = 10.0
 """How long a node waits for the lock of its directory, which its previous process may still hold."""
-GC_THRESHOLDS = (50_000, 20, 20)
-"""Python's garbage collector walks all the long-lived objects of a node; with the default thresholds that takes as long
-as the rest of a failover of 10,000 partitions (measured)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +234,7 @@ class NodeShell:
     """The methods of a node's actor. Each kind of node has a subclass, which Ray's lists of actors show."""
 
     def __init__(self, setup: NodeSetup) -> None:
-        gc.set_threshold(*GC_THRESHOLDS)
+        gc.set_threshold(*garbage.THRESHOLDS)
         self._name = node_name(setup.node)
         self._loop: Future[asyncio.AbstractEventLoop] = Future()
         self._serves = asyncio.Event()
@@ -304,6 +302,7 @@ class NodeShell:
             loop = asyncio.get_running_loop()
             self._loop.set_result(loop)
             self._host.start()
+            garbage.collect_when_idle(self._host)
             if self._sockets is not None:
                 self._serving = loop.create_task(self._sockets.serve(self._host))
 

@@ -45,6 +45,8 @@ from protocol.messages.codec import decode, encode
 from protocol.messages.data import FetchRenewal
 
 MAX_FRAME_BYTES = 1_048_576
+MAX_ATTACHED_BYTES = 2 * MAX_FRAME_BYTES
+"""Size limit of what is attached to the messages of a frame: a small message leaves with a large batch after it."""
 MAX_ANSWER_BYTES = 96 * 1024
 """Size limit of an answer: beyond 100 KiB Ray passes it through its object store, which is slower."""
 MAX_QUEUED_BYTES = 64 * 1_048_576
@@ -53,11 +55,12 @@ WINDOW = 2
 """Calls under way per channel: one on its way while the previous one awaits its answer."""
 GATHER_S = 0.005
 """How long the second call gathers messages unless its frame is full: a call costs more than its bytes."""
-MAX_DELAY_S = 0.01
+MAX_DELAY_S = 0.05
 """How long a message with `Message.can_wait` may be delayed."""
-RENEWAL_DELAY_S = 0.25
-"""How long the renewal of a fetch session may be delayed: half the time between two of them by default. So of two
-brokers that follow each other, one sends its renewals in the answers to the calls that bring those of the other.
+RENEWAL_DELAYS_S = (0.2, 0.3)
+"""How long the renewal of a fetch session may be delayed, to a node with a higher id and to one with a lower id: about
+half the time between two of them by default. So of two brokers that follow each other, one sends its renewals in the
+answers to the calls that bring those of the other, also where both queue them at the same time.
 """
 HOLD_S = 0.1
 """How long a handled call is held open for messages to the caller."""
@@ -88,7 +91,11 @@ class Encoded:
 
     @property
     def size(self) -> int:
-        return len(self.data) + sum(map(len, self.attached))
+        return len(self.data) + self.attached_bytes
+
+    @property
+    def attached_bytes(self) -> int:
+        return sum(map(len, self.attached))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +152,10 @@ def unpack_frame(
     return Frame(incarnation, to_incarnation, number, messages)
 
 
-def _delay_of(message: Message) -> float:
+def _delay_of(to: NodeId, message: Message) -> float:
     """For how many seconds a message may wait for others to the same peer."""
     if isinstance(message, FetchRenewal):
-        return RENEWAL_DELAY_S
+        return RENEWAL_DELAYS_S[message.replica_id > to]
     return MAX_DELAY_S if message.can_wait else 0
 
 
@@ -196,6 +203,9 @@ class _Channel:
 
     def _send_soon(self) -> None:
         self._is_urgent = True
+        self._schedule()
+
+    def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self.send_ready)
@@ -236,7 +246,7 @@ class _Channel:
             self._answer(self._held.popleft())
         while self._queue and self._is_urgent and self._has_room(has_gathered):
             self._under_way += 1
-            self._launch(*self._next_frame(MAX_FRAME_BYTES))
+            self._launch(*self._next_frame(MAX_FRAME_BYTES, MAX_ATTACHED_BYTES))
 
     def _has_room(self, has_gathered: bool) -> bool:
         """Whether a call may begin; starts the gather timer where a second call has to wait for it."""
@@ -261,17 +271,20 @@ class _Channel:
             while self._held:
                 self._answer(self._held.popleft())
 
-    async def hold(self) -> bytes:
-        """Holds a handled call of the peer open for at most `HOLD_S`; returns the frame that answers it, or NOTHING."""
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[bytes] = loop.create_future()
+    def hold(self, answer: asyncio.Future[bytes], incarnation: int) -> None:
+        """Holds a call of this incarnation of the peer, whose frame has been handled, open for at most `HOLD_S`:
+        `answer` becomes the frame that answers it, or NOTHING. To be called within the last input of that frame, so
+        that what the node sends in this input is in the answer.
+        """
+        if answer.done():
+            return
+        if incarnation != self.newest_incarnation:
+            answer.set_result(NOTHING)
+            return
         self._held.append(answer)
-        timer = loop.call_later(HOLD_S, self._release, answer)
-        self.send_ready()
-        try:
-            return await answer
-        finally:
-            timer.cancel()
+        timer = asyncio.get_running_loop().call_later(HOLD_S, self._release, answer)
+        answer.add_done_callback(lambda _: timer.cancel())
+        self._schedule()
 
     def _release(self, answer: asyncio.Future[bytes]) -> None:
         """Answers a call that has been held for `HOLD_S`; while the node is paused it stays held."""
@@ -288,14 +301,18 @@ class _Channel:
         is_counted = self._to_incarnation == self.newest_incarnation
         return is_counted and bool(self._queue) and self._queue[0].size <= MAX_ANSWER_BYTES
 
-    def _next_frame(self, max_bytes: int) -> tuple[bytes, Sequence[bytes]]:
-        """The next frame, and what is attached to its messages: nothing where `max_bytes` are below ATTACH_BYTES."""
+    def _next_frame(self, max_bytes: int, max_attached: int = 0) -> tuple[bytes, Sequence[bytes]]:
+        """The next frame, and what is attached to its messages, as far as the limits in bytes allow more than one."""
         taken: list[Encoded] = []
-        size = 0
-        while self._queue and (not taken or size + self._queue[0].size <= max_bytes):
+        size = beside = 0
+        while self._queue:
+            item, in_frame = self._queue[0], len(self._queue[0].data)
+            fits = size + in_frame <= max_bytes and beside + item.attached_bytes <= max_attached
+            if taken and not fits:
+                break
             taken.append(self._queue.popleft())
-            size += taken[-1].size
-        self._queued_bytes -= size
+            size, beside = size + in_frame, beside + item.attached_bytes
+        self._queued_bytes -= size + beside
         if not self._queue:
             self._cancel_timers()
         self._number += 1
@@ -334,7 +351,7 @@ class Transport:
             if self._encoded is None or self._encoded[0] is not message:
                 attached: list[bytes] = []
                 self._encoded = message, Encoded(encode(message, attached=attached), attached)
-            self._channel(to, message.CONTROL).put(self._encoded[1], _delay_of(message))
+            self._channel(to, message.CONTROL).put(self._encoded[1], _delay_of(to, message))
 
     def _channel(self, peer: NodeId, control: bool) -> _Channel:
         channel = self._channels.get((peer, control))
@@ -355,7 +372,9 @@ class Transport:
             back = self._unpack(peer, answer) if answer != NOTHING and self.accepts_from(peer) else None
             if back is not None:
                 self._observe_frame(peer, control, back)
-                await self._deliver_in_order(peer, control, back)
+                handled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._deliver_in_order(peer, control, back, lambda: handled.set_result(None))
+                await handled
         except PeerGoneError:
             pass
         finally:
@@ -376,19 +395,17 @@ class Transport:
         frame = self._unpack(sender, data, attached) if self.accepts_from(sender) else None
         if frame is None:
             return NOTHING
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         if frame.number == UNNUMBERED:
-            await self._deliver_in_order(sender, control, frame)
-            return NOTHING
-        channel = self._observe_frame(sender, control, frame)
-        if frame.incarnation == channel.newest_incarnation:
+            self._deliver_in_order(sender, control, frame, lambda: answer.set_result(NOTHING))
+            return await answer
+        channel, incarnation = self._observe_frame(sender, control, frame), frame.incarnation
+        if incarnation == channel.newest_incarnation:
             channel.answer_held_calls()
-        await self._deliver_in_order(sender, control, frame)
-        if frame.incarnation != channel.newest_incarnation:
-            return NOTHING
-        answer = await channel.hold()
-        if answer != NOTHING:
+        self._deliver_in_order(sender, control, frame, lambda: channel.hold(answer, incarnation))
+        if await answer != NOTHING:
             await self._delay(sender)
-        return answer
+        return answer.result()
 
     async def _delay(self, peer: NodeId) -> None:
         """Waits as long as a frame to this peer has to."""
@@ -406,20 +423,21 @@ class Transport:
             self._peers.observe_incarnation(sender, frame.incarnation)
         return channel
 
-    async def _deliver_in_order(self, sender: NodeId, control: bool, frame: Frame) -> None:
-        handled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def _deliver_in_order(self, sender: NodeId, control: bool, frame: Frame, handled: Callable[[], None]) -> None:
+        """Has the host take the messages of a frame when it is its turn; `handled` is called within the last input, or
+        at once where the frame is dropped.
+        """
 
         def deliver() -> None:
             if frame.messages and self.accepts_from(sender):
-                self._receiver.deliver(sender, frame.messages, control, lambda: handled.set_result(None))
+                self._receiver.deliver(sender, frame.messages, control, handled)
             else:
-                handled.set_result(None)
+                handled()
 
         if frame.number == UNNUMBERED:
             deliver()
-            await handled
-        elif self._resequencer(sender, control, frame).take(frame.number, deliver):
-            await handled
+        elif not self._resequencer(sender, control, frame).take(frame.number, deliver):
+            handled()
 
     def _resequencer(self, sender: NodeId, control: bool, frame: Frame) -> Resequencer:
         """The resequencer for the frame's two incarnations. Frames that were sent to an earlier incarnation of this

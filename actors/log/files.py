@@ -1,7 +1,8 @@
 """File operations of the logs: a bounded cache of open files, atomic replacement of small files, typed errors.
 
 A broker may hold tens of thousands of logs, and a process may open only a limited number of files: `OpenFiles` keeps
-the most recently used ones open. All writes and syncs of logs go through it, so tests can make them fail there.
+the most recently used ones open, as many as half of that number. All writes and syncs of logs go through it, so tests
+can make them fail there.
 
 Creating, renaming or removing a file is durable only once its directory has been synced.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +19,8 @@ from pathlib import Path
 
 from protocol.errors import StorageError, StorageFullError
 
-MAX_OPEN_FILES = 1_000
+MAX_OPEN_FILES = max(1_000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+"""The other half is for Ray's connections and a broker's listener."""
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 TEMPORARY_SUFFIX = ".tmp"
 

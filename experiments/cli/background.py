@@ -9,28 +9,22 @@ from __future__ import annotations
 
 import sys
 
+from experiments.cli.kafka_cluster import ClusterFailed, run_engine
 from experiments.engines.clusters.cluster_state import ClusterOptions, ClusterState
-from experiments.engines.clusters.launch import config_of
-from experiments.engines.ray.session import stay_on_loopback
 from experiments.support.errors import InputError
 
 
 def main(options: ClusterOptions) -> int:
-    if options.address is None:
-        stay_on_loopback()
-    from experiments.check.cluster_recorder import recorder_of
-    from experiments.engines.ray.running import CLUSTER_FAILURES, run_cluster
-
     def ready(state: ClusterState) -> None:
         _report(f"{options.name} is ready at {state.address}")
 
     try:
-        return 0 if run_cluster(options, config_of(options), ready, _report, recorder_of) else 1
+        return 0 if run_engine(options, ready, _report) else 1
     except InputError as error:
         _report(str(error))
         return 2
-    except CLUSTER_FAILURES as error:
-        _report(" ".join(str(error).split()))
+    except ClusterFailed as error:
+        _report(str(error))
         return 1
 
 

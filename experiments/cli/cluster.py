@@ -13,21 +13,22 @@ Ray for a cluster of another user.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, cast
 
 import typer
 from rich.table import Column, Table
 
 from experiments.cli import cluster_access
 from experiments.cli.cluster_access import BootstrapServer, CommandConfig, OwnCluster, Principal, Target, target_of
-from experiments.cli.metadata_quorum import role_of
+from experiments.cli.cluster_document import ClusterDocument, cluster_document, kafka_document
+from experiments.cli.kafka_cluster import ClusterFailed, EngineName, kafka_options, refuse_given, run_engine
 from experiments.cli.output import ExitCode, Json, fail, fail_if, flag, option, print_result, wide_console
 from experiments.cli.parse import KafkaReleaseOption, name_values, release_of
 from experiments.cli.server_properties import with_server_properties
-from experiments.engines.admin_client import AdminClient, AdminError
+from experiments.engines.admin_client import AdminError
 from experiments.engines.clusters.cluster_state import (
     NOT_RECORDED,
     ClusterOptions,
@@ -47,77 +48,19 @@ from experiments.engines.clusters.node_commands import (
 )
 from experiments.engines.ray.connection import own_state
 from experiments.engines.ray.kept import find_kept, kept_options, mark_to_keep, read_kept
-from experiments.engines.ray.session import stay_on_loopback
 from experiments.engines.ray.supervision import by_socket
 from experiments.support.errors import InputError
 from protocol.config import LISTENERS
-from protocol.errors import ErrorCode
 from protocol.features import UNCLEAN_RECOVERY_ENABLED, Generation
-from protocol.ids import NO_EPOCH, NO_LEADER, RECOVERY_MANAGER, STORE, Epoch, NodeId, is_controller, node_name
-from protocol.messages.cluster import DescribedBroker
-from protocol.messages.quorum import DescribeQuorumResponse, ReplicaState
+from protocol.ids import RECOVERY_MANAGER, STORE, node_name
 
 BACKGROUND = "experiments.cli.background"
 """The module that runs a cluster in the background."""
 ANY_PORT = "PLAINTEXT://:0"
 """The config `listeners` of `isray up --listeners`."""
-_BROKER, _CONTROLLER = "broker-", "controller-"
-NOT_REGISTERED = "not registered"
 _PLACE_COLUMN = 5
 """The columns of `isray status` between the process and where it runs."""
 ClusterName = Annotated[str, option("NAME", "Which of your clusters on this machine.")]
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerRow:
-    """A broker of `isray status --json`. One is not registered that has no session with the store (`v3`), or whose
-    process waits until the session of the incarnation before has ended: until then the controller has the state of that
-    one. `host` and `ray_node` are of its process, None where that is not known.
-    """
-
-    node: str
-    running: bool
-    state: str = NOT_REGISTERED
-    broker_epoch: int = NO_EPOCH
-    rack: str | None = None
-    leads: int = 0
-    replicas: int = 0
-    host: str | None = None
-    ray_node: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ControllerRow:
-    """A controller of `isray status --json`; what the leader of the quorum does not know is None, as are `host` and
-    `ray_node` where there is no process or it is not known.
-    """
-
-    node: str
-    running: bool
-    role: str | None
-    votes: bool
-    directory_id: str | None
-    lag: int | None
-    host: str | None = None
-    ray_node: str | None = None
-
-
-Row = TypeVar("Row", BrokerRow, ControllerRow)
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterDocument:
-    """`isray status --json`, without what the cluster's state file adds."""
-
-    controller: int
-    controller_running: bool
-    controllers: list[ControllerRow]
-    voters: list[int]
-    recovery_manager_running: bool
-    brokers: list[BrokerRow]
-    others: list[str]
-    features: dict[str, int]
-    healthy: bool
 
 
 def up(
@@ -126,6 +69,13 @@ def up(
         int | None, option("N", "How many; all are voters. Default: 1; v3 has none.", min=1, max=9)
     ] = None,
     detach: Annotated[bool, flag("--detach", "Return when the cluster is ready.")] = False,
+    engine: Annotated[
+        EngineName, typer.Option("--engine", help="ray: isray's nodes; kafka: those of an installed Apache Kafka.")
+    ] = EngineName.RAY,
+    kafka: Annotated[
+        str | None,
+        option("RELEASE", "With --engine kafka: an installed release (isray kafka list), otherwise the newest."),
+    ] = None,
     generation: Annotated[
         Generation | None,
         typer.Option("--generation", help="The protocol generation: its feature levels. Default: kip-966."),
@@ -148,27 +98,51 @@ def up(
     as_json: Json = False,
 ) -> None:
     """Start a cluster: brokers and a quorum of controllers, each a process."""
-    disks = None if kept is None else find_kept(kept)
-    before = None if disks is None else read_kept(disks)
-    chosen = generation or (Generation.KIP_966 if before is None else before.options.generation)
-    has_store = chosen.features.metadata_in_store
-    unfit = {"--controllers": controllers, "--racks": racks, "--listeners": "Kafka's clients" if listeners else None}
-    for option_name, value in unfit.items():
-        if has_store and value is not None:
-            raise InputError(option_name, "", value, f"no such option with --generation {chosen.value}")
-    release = None if kafka_release is None and before is not None else release_of(kafka_release, chosen)
-    configs = _configs(config, server_properties, chosen)
-    if listeners:
-        configs = {LISTENERS: ANY_PORT} | configs
     asked: dict[str, object] = {
         "name": name,
         "brokers": brokers,
         "controllers": controllers,
         "generation": generation,
-        "kafka_release": release,
-        "racks": None if racks is None else _racks(racks, brokers or (3 if before is None else before.options.brokers)),
-        "address": address or os.environ.get("RAY_ADDRESS"),
         "trace": None if trace is None else str(trace.absolute()),
+    }
+    if engine is EngineName.KAFKA:
+        ray_only = {"--kafka-release": kafka_release, "--from": kept, "--address": address, "--trace": trace}
+        refuse_given(ray_only | {"--server-properties": server_properties}, "--engine kafka", "--engine ray")
+        placed = {"racks": None if racks is None else _racks(racks, brokers or 3)}
+        options = kafka_options(asked | placed | {"config": name_values("--config", config)}, kafka)
+    else:
+        refuse_given({"--kafka": kafka}, "--engine ray", "--engine kafka")
+        asked["address"] = address or os.environ.get("RAY_ADDRESS")
+        options = _on_ray(asked, kept, kafka_release, racks, listeners, (config, server_properties))
+    _start(options, detach, as_json)
+
+
+def _on_ray(
+    asked: dict[str, object],
+    kept: str | None,
+    kafka_release: str | None,
+    racks: str | None,
+    listeners: bool,
+    configs_of: tuple[list[str] | None, Path | None],
+) -> ClusterOptions:
+    """The options of a cluster on Ray, on kept disks those of the cluster before that are not `asked` otherwise."""
+    disks = None if kept is None else find_kept(kept)
+    before = None if disks is None else read_kept(disks)
+    chosen = cast(Generation | None, asked["generation"])
+    chosen = chosen or (Generation.KIP_966 if before is None else before.options.generation)
+    has_store = chosen.features.metadata_in_store
+    controllers = asked["controllers"]
+    unfit = {"--controllers": controllers, "--racks": racks, "--listeners": "Kafka's clients" if listeners else None}
+    for option_name, value in unfit.items():
+        if has_store and value is not None:
+            raise InputError(option_name, "", value, f"no such option with --generation {chosen.value}")
+    configs = _configs(*configs_of, chosen)
+    if listeners:
+        configs = {LISTENERS: ANY_PORT} | configs
+    brokers = asked["brokers"] or (3 if before is None else before.options.brokers)
+    asked = asked | {
+        "kafka_release": None if kafka_release is None and before is not None else release_of(kafka_release, chosen),
+        "racks": None if racks is None else _racks(racks, cast(int, brokers)),
     }
     if disks is not None and before is not None:
         options = kept_options(before, disks, asked, configs)
@@ -177,7 +151,7 @@ def up(
         given = {"controllers": 0 if has_store else 1} | given | {"generation": chosen, "config": configs}
         options = ClusterOptions.model_validate(given)
     config_of(options)
-    _start(options, detach, as_json)
+    return options
 
 
 def _configs(config: list[str] | None, properties: Path | None, generation: Generation) -> dict[str, str]:
@@ -206,11 +180,6 @@ def _start(options: ClusterOptions, detach: bool, as_json: bool) -> None:
 
 
 def _run(options: ClusterOptions, as_json: bool) -> None:
-    if options.address is None:
-        stay_on_loopback()
-    from experiments.check.cluster_recorder import recorder_of
-    from experiments.engines.ray.running import CLUSTER_FAILURES, run_cluster
-
     def ready(state: ClusterState) -> None:
         _print_ready(state, as_json)
 
@@ -218,9 +187,9 @@ def _run(options: ClusterOptions, as_json: bool) -> None:
         typer.echo(f"isray: {text}", err=True)
 
     try:
-        fail_if(not run_cluster(options, config_of(options), ready, report, recorder_of))
-    except CLUSTER_FAILURES as error:
-        fail(f"isray: {' '.join(str(error).split())}")
+        fail_if(not run_engine(options, ready, report))
+    except ClusterFailed as error:
+        fail(f"isray: {error}")
 
 
 def _racks(option: str | None, brokers: int) -> tuple[str, ...]:
@@ -235,7 +204,7 @@ def _print_ready(state: ClusterState, as_json: bool) -> None:
     of = f"brokers: {options.brokers}, controllers: {options.controllers}, {options.generation.value}"
     text = f"{options.name} is ready ({of}): --bootstrap-server {state.address}"
     ports = ", ".join(f"http://{port}/metrics" for port in state.metrics)
-    print_result(as_json, _known(state), typer.echo, f"{text}, metrics at {ports}")
+    print_result(as_json, _known(state), typer.echo, f"{text}, metrics at {ports}" if ports else text)
     if options.trace is not None:
         typer.echo(f"isray: records to {options.trace}", err=True)
     if state.listeners and not as_json:
@@ -251,6 +220,7 @@ def _known(state: ClusterState) -> dict[str, object]:
         "bootstrap_server": state.address,
         "namespace": state.namespace,
         "pid": state.pid,
+        "engine": state.options.engine,
         "generation": state.options.generation.value,
         "trace": state.options.trace,
         "nodes": list(state.nodes),
@@ -305,6 +275,11 @@ def status(
     if state is not None and not state.is_running:
         text = f"{state.options.name} has ended: {state.end} (isray down removes what it left)"
         fail(f"isray: {text}", known | {"healthy": False, "message": text} if target.as_json else None)
+    if state is not None and state.options.engine == "kafka":
+        found, processes = kafka_document(by_socket(state))
+        print_result(target.as_json, known | asdict(found), _print_status, found, state, processes)
+        fail_if(not found.healthy)
+        return
     rows = _rows(state)
     try:
         with cluster_access.open_admin(target, asks_nodes=True) as opened:
@@ -340,111 +315,6 @@ def _own_state(target: Target) -> ClusterState | None:
         return next((state for state in own if state.address == target.bootstrap), None)
     found = [state for state in own if state.is_running] or own
     return found[0] if len(found) == 1 else None
-
-
-def cluster_document(
-    admin: AdminClient,
-    running: set[str],
-    started: Sequence[str],
-    rows: Sequence[NodeRow],
-    broker_epoch: Callable[[str], Epoch | None],
-) -> ClusterDocument:
-    """The state of a cluster. `running` are the names of the nodes that have a process, `started` of those that were
-    started with the cluster, as far as that is known; `rows` are the nodes as the supervisor knows them. Registered
-    brokers and voters are listed in any case. `broker_epoch` asks a broker that runs (`Opened`).
-    """
-    processes = {row.node: row for row in rows}
-    silent = {row.node for row in rows if row.state is NodeState.PAUSED}
-    epochs = {name: broker_epoch(name) for name in sorted(running - silent) if name.startswith(_BROKER)}
-    quorum, has_quorum = _quorum(admin)
-    cluster = admin.describe_cluster()
-    partitions = [partition for topic in admin.describe_topics() for partition in topic.partitions]
-    features = {it.name: it.finalized_version_level for it in admin.describe_features()} if has_quorum else {}
-    brokers = [
-        BrokerRow(
-            node=node_name(broker.broker_id),
-            running=node_name(broker.broker_id) in running,
-            state=_broker_state(broker, epochs.get(node_name(broker.broker_id))),
-            broker_epoch=broker.broker_epoch,
-            rack=broker.rack,
-            leads=sum(partition.leader_id == broker.broker_id for partition in partitions),
-            replicas=sum(broker.broker_id in partition.replica_nodes for partition in partitions),
-        )
-        for broker in cluster.brokers
-    ]
-    gone = sorted({name for name in started if name.startswith(_BROKER)} - {row.node for row in brokers})
-    brokers += [BrokerRow(name, name in running) for name in (gone if not has_quorum else ())]
-    brokers = [_placed(row, processes.get(row.node)) for row in brokers]
-    controllers = [_placed(row, processes.get(row.node)) for row in _controllers(quorum, running, started)]
-    voters = [] if quorum is None else quorum.voters
-    has_majority = sum(row.votes and row.running for row in controllers) > len(voters) // 2
-    manager = node_name(RECOVERY_MANAGER) in running
-    active = cluster.controller_id if not has_quorum else NO_LEADER if quorum is None else quorum.leader_id
-    is_active = active != NO_LEADER and node_name(active) in running
-    return ClusterDocument(
-        controller=active,
-        controller_running=is_active,
-        controllers=controllers,
-        voters=[voter.replica_id for voter in voters],
-        recovery_manager_running=manager,
-        brokers=brokers,
-        others=sorted(running - {row.node for row in brokers} - {row.node for row in controllers}),
-        features=features,
-        healthy=(has_majority if has_quorum else node_name(STORE) in running)
-        and is_active
-        and (manager or not features.get(UNCLEAN_RECOVERY_ENABLED))
-        and all(broker.running and broker.state == "unfenced" for broker in brokers),
-    )
-
-
-def _placed(row: Row, process: NodeRow | None) -> Row:
-    """The row with the machine of the node's process, as far as that is known."""
-    return row if process is None else replace(row, host=process.host, ray_node=process.ray_node)
-
-
-def _quorum(admin: AdminClient) -> tuple[DescribeQuorumResponse | None, bool]:
-    """The quorum as its leader knows it, None where no controller is active; and whether the generation has one."""
-    try:
-        return admin.describe_quorum(), True
-    except AdminError as error:
-        if error.error not in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNSUPPORTED_VERSION):
-            raise
-        return None, error.error is not ErrorCode.UNSUPPORTED_VERSION
-
-
-def _controllers(
-    quorum: DescribeQuorumResponse | None, running: set[str], started: Sequence[str]
-) -> list[ControllerRow]:
-    """A row per controller: its process and its role in the quorum. Of several disks of one controller, the one that
-    fetched last belongs to its process.
-    """
-    disks: dict[NodeId, ReplicaState] = {}
-    for state in () if quorum is None else (*quorum.voters, *quorum.observers):
-        newest = disks.get(state.replica_id)
-        if is_controller(state.replica_id) and (newest is None or state.last_fetch_ms > newest.last_fetch_ms):
-            disks[state.replica_id] = state
-    known = {node_name(node): state for node, state in disks.items()}
-    others = {name for name in (*running, *started) if name.startswith(_CONTROLLER)}
-    return [
-        ControllerRow(
-            node=name,
-            running=name in running,
-            role=None if quorum is None or state is None else role_of(state, quorum).lower(),
-            votes=quorum is not None and state in quorum.voters,
-            directory_id=None if state is None else state.replica_uuid,
-            lag=None if state is None else state.lag,
-        )
-        for name, state in ((name, known.get(name)) for name in sorted({*known, *others}))
-    ]
-
-
-def _broker_state(registered: DescribedBroker, epoch: Epoch | None) -> str:
-    """The state of a broker by the controller; `epoch`: the one of its process, None where that is not known."""
-    if epoch not in (None, registered.broker_epoch):
-        return NOT_REGISTERED
-    return (
-        "fenced" if registered.is_fenced else "controlled shutdown" if registered.in_controlled_shutdown else "unfenced"
-    )
 
 
 def _print_status(found: ClusterDocument, state: ClusterState | None, nodes: Sequence[NodeRow]) -> None:

@@ -15,6 +15,8 @@ import typer
 from experiments.cli.compare import ready
 from experiments.cli.output import Json, fail, fail_if, flag, option, print_result
 from experiments.support.errors import InputError
+from experiments.support.releases.installed import exact_release, recorder_jars
+from experiments.support.releases.jdk import jdk
 from protocol.kafka_release import RELEASE_CHANGES
 from protocol.kafka_rules import KAFKA_RULES
 
@@ -71,8 +73,6 @@ def recorded_rows(old: str, new: str, seed: int, rows: int) -> list[Rows]:
     """
     from experiments.compare.releases import compared_rows
     from experiments.conformance.recorder.record import KINDS, RecorderError, recorded
-    from experiments.support.releases.installed import exact_release, recorder_jars
-    from experiments.support.releases.jdk import jdk
 
     for release, argument in ((old, "OLD"), (new, "NEW")):
         exact_release(release, argument)

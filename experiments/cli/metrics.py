@@ -12,7 +12,7 @@ import typer
 from experiments.cli.cluster_access import OwnCluster
 from experiments.cli.help import App
 from experiments.cli.output import option
-from experiments.engines.ray.connection import own_cluster
+from experiments.engines.ray.connection import on_ray, own_cluster
 from experiments.monitoring import dashboard, rules, scrape
 from experiments.support.errors import InputError
 
@@ -51,7 +51,7 @@ def print_scrape_config(
         host, _, port = given.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
             raise InputError("--target", "", given, "host:port of a Ray node's metrics")
-    targets = own_cluster(name).metrics if name is not None else tuple(target or ())
+    targets = on_ray(own_cluster(name)).metrics if name is not None else tuple(target or ())
     _write(out, scrape.as_yaml(targets, PurePosixPath(discovery)))
 
 

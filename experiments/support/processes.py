@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from multiprocessing import active_children, get_context
@@ -44,6 +44,17 @@ def _begin_worker(parent: int) -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=end_with_parent, daemon=True).start()
+
+
+@contextmanager
+def signals_handled(numbers: Iterable[int], handle: Callable[[int], object]) -> Iterator[None]:
+    """Has these signals call `handle` with their number within the block. Call from the main thread."""
+    before = {number: signal.signal(number, lambda number, _: handle(number)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def processes_naming(folders: Iterable[Path]) -> list[int]:

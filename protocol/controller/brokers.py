@@ -17,9 +17,11 @@ INVALID_REGISTRATION for a registration.
 
 from __future__ import annotations
 
+from typing import Any
+
 from protocol.controller.context import ControllerState
 from protocol.controller.controller_result import ControllerResult
-from protocol.controller.partition_change import ChangeRequest, decide
+from protocol.controller.partition_change import changes_of
 from protocol.errors import ErrorCode, Refused
 from protocol.ids import NO_LEADER, BrokerId, Epoch, TopicIdPartition, is_broker
 from protocol.kafka_rules import REGISTRATION_FENCES, UNREGISTERED_BROKER_ELIGIBLE
@@ -30,6 +32,7 @@ from protocol.messages.records import (
     BrokerEndpointRecord,
     BrokerRegistrationChangeRecord,
     MetadataRecord,
+    PartitionChangeRecord,
     RegisterBrokerRecord,
     UnregisterBrokerRecord,
 )
@@ -48,10 +51,10 @@ def _leader_and_isr_updates(
 ) -> list[MetadataRecord]:
     """Removes `remove` and `unclean` from ISRs, `unclean` also from ELRs, and elects with `add` counted as active.
     Without ELR members that are down, which an ELR has left in the ISR (`features.py`), leave it with an election.
-    Partitions of a topic that are to have the same ISR share the request, since a broker may have thousands of them.
+    Partitions of a topic in the same roles share the decision, since a broker may have thousands of them.
     """
     image = state.image
-    requests: dict[tuple[str, int, tuple[BrokerId, ...]], ChangeRequest] = {}
+    decided: dict[tuple[object, ...], dict[str, Any]] = {}
 
     def acceptable(broker: BrokerId) -> bool:
         return broker not in (remove, unclean) and (broker == add or image.is_active(broker))
@@ -61,22 +64,23 @@ def _leader_and_isr_updates(
         partition = image.partition(key)
         if partition is None:
             continue
-        isr = tuple(broker for broker in partition.isr if broker not in (remove, unclean))
-        if partition.leader == NO_LEADER and not image.features.elr:
-            isr = tuple(filter(acceptable, isr)) or isr
-        alike = key.topic_id, state.bound_of_min_isr(key, partition), isr
-        request = requests.get(alike)
-        if request is None:
-            request = requests[alike] = state.request(
+        alike = key.topic_id, state.bound_of_min_isr(key, partition), *partition.roles
+        changes = decided.get(alike)
+        if changes is None:
+            isr = tuple(broker for broker in partition.isr if broker not in (remove, unclean))
+            if partition.leader == NO_LEADER and not image.features.elr:
+                isr = tuple(filter(acceptable, isr)) or isr
+            request = state.request(
                 key,
                 partition,
                 is_acceptable_leader=acceptable,
                 target_isr=isr,
                 unclean_shutdown_replicas=None if unclean == _NO_BROKER else (unclean,),
             )
-        record = decide(key.topic_id, key.partition, partition, request)
-        if record is not None:
-            records.append(record)
+            changes = decided[alike] = changes_of(partition, request)
+        if changes:
+            topic_id, index = key
+            records.append(PartitionChangeRecord.unchecked(topic_id=topic_id, partition_id=index, **changes))
     return records
 
 

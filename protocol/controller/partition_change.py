@@ -138,6 +138,16 @@ def decide(
     """The record that carries out the request as far as the rules allow, None if nothing changes. UndecidableError for
     a state on which Kafka's code throws, to which its rule `dead-original-in-isr` has led.
     """
+    changes = changes_of(state, request)
+    if not changes:
+        return None
+    return PartitionChangeRecord.unchecked(topic_id=topic_id, partition_id=partition_id, **changes)
+
+
+def changes_of(state: PartitionState, request: ChangeRequest) -> dict[str, Any]:
+    """The fields of the record that `decide` returns, which depend on all of a state but its epochs
+    (`PartitionState.roles`); empty if nothing changes. UndecidableError as there.
+    """
     target = _complete_reassignment(request, _target_assignment(state, request))
     eligible = _follow_isr(state, request, target)
     elected = _elect(state, request, target, eligible.elr)
@@ -159,9 +169,7 @@ def decide(
     _change_last_known(changes, state, request, eligible.last_known_elr, elected.leader)
     _change_assignment(changes, state, target)
     _change_recovery_state(changes, state, request, unclean)
-    if not changes:
-        return None
-    return PartitionChangeRecord.unchecked(topic_id=topic_id, partition_id=partition_id, **changes)
+    return changes
 
 
 def _target_or(wanted: Brokers | None, present: Brokers) -> Brokers:

@@ -65,6 +65,10 @@ class _Layout:
     """The fields whose values or items are members of an enumeration, with the members by value."""
 
 
+_LAYOUTS: dict[tuple[str, int], _Layout] = {}
+"""The layouts that have been decoded, by name and version."""
+
+
 @cache
 def _latest(name: str) -> int:
     return max(Message.REGISTRY[name].SINCE.values(), default=0)
@@ -155,19 +159,19 @@ def decode(frame: bytes | memoryview, attached: Sequence[bytes] = ()) -> Message
     UnknownMessageTypeError for invalid bytes.
     """
     view = memoryview(frame)
-    begin = end = covered = len(view)
-    if len(view) > _CRC_BYTES and view[_CRC_BYTES] == _DETACHED:
-        begin = _CRC_BYTES + _BEGIN.size
-        if len(view) < begin:
-            raise MalformedMessageError(f"a frame of {len(view)} bytes has an incomplete header")
+    begin, end = _CRC_BYTES, len(view)
+    covered, detached = end, _NO_DETACHED
+    if end > begin and view[begin] == _DETACHED:
+        begin += _BEGIN.size
+        if end < begin:
+            raise MalformedMessageError(f"a frame of {end} bytes has an incomplete header")
         _, value_bytes, checked_bytes = _BEGIN.unpack_from(view, _CRC_BYTES)
         end = begin + value_bytes
         covered = end + checked_bytes
-    else:
-        begin = min(_CRC_BYTES, len(view))
-    if begin == len(view) or zlib.crc32(view[_CRC_BYTES:covered]) != int.from_bytes(view[:_CRC_BYTES], "big"):
+        detached = {_DETACHED_EXT: _Detached(view[end:covered]), _SEALED_EXT: _Detached(view[covered:])}
+    if begin >= len(view) or zlib.crc32(view[_CRC_BYTES:covered]) != int.from_bytes(view[:_CRC_BYTES], "big"):
         raise MalformedMessageError(f"a frame of {len(view)} bytes fails its checksum")
-    return _Reader(view[end:covered], view[covered:], attached).message(view[begin:end])
+    return _Reader(detached, attached).message(view[begin:end])
 
 
 class _Detached:
@@ -191,13 +195,16 @@ class _Detached:
         return bytes(self._data[begin : self._position])
 
 
+_NO_DETACHED: Mapping[int, _Detached] = {}
+
+
 class _Reader:
     """Decodes one body with its detached and attached bytes."""
 
     __slots__ = ("_attached", "_depth", "_detached", "_taken")
 
-    def __init__(self, checked: memoryview, sealed: memoryview, attached: Sequence[bytes]) -> None:
-        self._detached = {_DETACHED_EXT: _Detached(checked), _SEALED_EXT: _Detached(sealed)}
+    def __init__(self, detached: Mapping[int, _Detached], attached: Sequence[bytes]) -> None:
+        self._detached = detached
         self._attached = attached
         self._taken = 0
         self._depth = 0
@@ -206,8 +213,7 @@ class _Reader:
         value = self._unpack(data)
         if not isinstance(value, Message):
             raise MalformedMessageError(f"found {type(value).__name__}; allowed: a message")
-        left = sum(part.left for part in self._detached.values())
-        if left:
+        if self._detached and (left := sum(part.left for part in self._detached.values())):
             raise MalformedMessageError(f"{left} detached bytes belong to no field")
         if self._taken != len(self._attached):
             raise MalformedMessageError(f"{len(self._attached) - self._taken} attached fields belong to no field")
@@ -230,7 +236,12 @@ class _Reader:
         if code not in (_DETACHED_EXT, _SEALED_EXT, _ATTACHED_EXT) or len(data) != _LENGTH.size:
             raise MalformedMessageError(f"found extension type {code}; allowed: {_MESSAGE_EXT} to {_ATTACHED_EXT}")
         size: int = _LENGTH.unpack(data)[0]
-        return self._attachment(size) if code == _ATTACHED_EXT else self._detached[code].take(size)
+        if code == _ATTACHED_EXT:
+            return self._attachment(size)
+        part = self._detached.get(code)
+        if part is None:
+            raise MalformedMessageError(f"a field of {size} bytes is truncated")
+        return part.take(size)
 
     def _attachment(self, size: int) -> bytes:
         if self._taken == len(self._attached) or len(self._attached[self._taken]) != size:
@@ -243,23 +254,34 @@ def _message_of(parts: object) -> Message:
     if not isinstance(parts, tuple) or len(parts) < 2 or not isinstance(parts[0], str):
         raise MalformedMessageError("found a message without type name and version")
     name, version = parts[:2]
-    if name not in Message.REGISTRY:
-        known = len(Message.REGISTRY)
-        raise UnknownMessageTypeError(f"found message type {name!r}; allowed: one of {known} known types")
-    if type(version) is not int or not 0 <= version <= _latest(name):
-        raise MalformedMessageError(f"{name}: found version {version!r}; allowed: 0 to {_latest(name)}")
-    layout = _layout(name, version)
-    if len(parts) - 2 != len(layout.fields):
-        raise MalformedMessageError(f"{name}: found {len(parts) - 2} fields; allowed: {len(layout.fields)}")
-    found: dict[str, object] = dict(zip(layout.fields, parts[2:], strict=True))
+    layout = _LAYOUTS.get((name, version)) if type(version) is int else None
+    if layout is None:
+        layout = _layout_named(name, version)
+    fields = layout.fields
+    if len(parts) - 2 != len(fields):
+        raise MalformedMessageError(f"{name}: found {len(parts) - 2} fields; allowed: {len(fields)}")
+    found: dict[str, object] = dict(zip(fields, parts[2:], strict=True))
     for wanted, members in layout.enumerations:
-        found[wanted] = _member(members, found[wanted], name, wanted)
+        value = found[wanted]
+        member = members.get(value) if type(value) is int else None
+        found[wanted] = _member(members, value, name, wanted) if member is None else member
     try:
         return layout.kind(**found)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise MalformedMessageError(f"{name}.{where}: found {first['input']!r}; {first['msg']}") from error
+
+
+def _layout_named(name: str, version: object) -> _Layout:
+    """The layout with a name and a version that have not been found yet; kept in `_LAYOUTS`."""
+    if name not in Message.REGISTRY:
+        known = len(Message.REGISTRY)
+        raise UnknownMessageTypeError(f"found message type {name!r}; allowed: one of {known} known types")
+    if type(version) is not int or not 0 <= version <= _latest(name):
+        raise MalformedMessageError(f"{name}: found version {version!r}; allowed: 0 to {_latest(name)}")
+    layout = _LAYOUTS[name, version] = _layout(name, version)
+    return layout
 
 
 def _member(members: Mapping[Any, Enum], value: object, name: str, field: str) -> object:

@@ -44,6 +44,12 @@ class PartitionState:
     last_known_leader: BrokerId = NO_LEADER
     first_leader_epoch: Epoch = 0
 
+    @property
+    def roles(self) -> tuple[object, ...]:
+        """All but the epochs: who replicates, leads, is in sync or eligible."""
+        lists = self.replicas, self.isr, self.elr, self.last_known_elr, self.adding_replicas, self.removing_replicas
+        return (*lists, self.leader, self.leader_recovery_state, self.last_known_leader)
+
     def to_record(self, topic_id: str, partition_id: int) -> PartitionRecord:
         """The record that creates the partition in this state."""
         return PartitionRecord.unchecked(

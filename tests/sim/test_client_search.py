@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from experiments.hunt.clients.plan import draw, smaller
+import pytest
+
+from experiments.hunt.clients.plan import draw, load, smaller
 from experiments.hunt.clients.run import SEEDS_FILE, run_plan, search
 from tests.unit.experiments.explorer.explorer_helpers import data_of
+
+FOUND = Path(__file__).parents[1] / "data" / "client_findings"
 
 
 def test_a_seed_has_one_plan_and_one_run(tmp_path: Path) -> None:
@@ -32,3 +36,12 @@ def test_simpler_plans_differ_in_one_thing_each() -> None:
     for simple in smaller(plan):
         changed = {name for name in type(plan).model_fields if getattr(plan, name) != getattr(simple, name)}
         assert len(changed) == 1
+
+
+@pytest.mark.parametrize("path", sorted(FOUND.glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_smallest_run_of_each_finding_has_it(path: Path) -> None:
+    """Also without its last fault nothing would be found: the files are what `shrink` has left."""
+    file = load(path)
+    assert run_plan(file.plan).of_class(file.finding.name) is not None
+    fewer = file.plan.model_copy(update={"faults": file.plan.faults[:-1]})
+    assert run_plan(fewer).of_class(file.finding.name) is None

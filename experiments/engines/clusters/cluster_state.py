@@ -13,6 +13,7 @@ import re
 import tempfile
 from enum import StrEnum
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ValidationError
 
@@ -33,10 +34,13 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 class ClusterOptions(BaseModel, frozen=True, extra="forbid"):
     """The parameters of a cluster. `kafka_release` matters in the generations that releases have; `config` overrides
     static configs; `racks` has one rack per broker, or none; `address` is the Ray to run on, None for a private one;
-    `trace` the folder of a recording, None for none; `disks` that of kept disks, None for new ones.
+    `trace` the folder of a recording, None for none; `disks` that of kept disks, None for new ones. With the engine
+    `kafka` the nodes are processes of Apache Kafka, of the installed release `installed`.
     """
 
     name: str = DEFAULT_NAME
+    engine: Literal["ray", "kafka"] = "ray"
+    installed: str = ""
     brokers: int = 3
     controllers: int = 1
     generation: Generation = Generation.KIP_966
@@ -58,11 +62,12 @@ class Status(StrEnum):
 class ClusterState(BaseModel, frozen=True, extra="forbid"):
     """The content of a state file.
 
-    `pid` and `started_ticks` identify the supervisor's process. `address` (host:port of the Ray head, the bootstrap
-    address) and `namespace` (of the nodes' actor names) are None until they are known. `metrics` are the metrics ports
-    (host:port) of the Ray nodes. `pids` are the processes of the nodes that run, by name, `listeners` the addresses
-    (host:port) at which brokers listen for Kafka's clients. `folders` are removed with the cluster. `events` are the
-    last `MAX_EVENTS` events as lines of text. `end_reason` says why a supervisor that has lost its Ray has ended.
+    `pid` and `started_ticks` identify the supervisor's process. `address` (host:port of the Ray head, or of brokers
+    of Apache Kafka separated by commas: the bootstrap address) and `namespace` (of the nodes' actor names) are None
+    until they are known. `metrics` are the metrics ports (host:port) of the Ray nodes. `pids` are the processes of
+    the nodes that run, by name, `listeners` the addresses (host:port) at which brokers listen for Kafka's clients.
+    `folders` are removed with the cluster. `events` are the last `MAX_EVENTS` events as lines of text. `end_reason`
+    says why a supervisor that has lost its Ray has ended.
     """
 
     options: ClusterOptions

@@ -40,7 +40,8 @@ class NodeAction(StrEnum):
     `corrupt-tail` is SIGKILL and then damage to the ends of the logs.
 
     `links` lists the links that are not whole; `cut`, `heal` and `slow` change the link from `node` to `peer`, or that
-    and the opposite one; `heal` without nodes heals all.
+    and the opposite one; `heal` without nodes heals all. `describe` is for clusters of Apache Kafka, whose supervisor
+    knows what the controllers have decided; nodes on Ray answer themselves.
     """
 
     LIST = "list"
@@ -58,6 +59,7 @@ class NodeAction(StrEnum):
     CUT = "cut"
     HEAL = "heal"
     SLOW = "slow"
+    DESCRIBE = "describe"
 
 
 LINK_ACTIONS = frozenset({NodeAction.LINKS, NodeAction.CUT, NodeAction.HEAL, NodeAction.SLOW})
@@ -138,14 +140,38 @@ class LinkRow(BaseModel, frozen=True, extra="forbid"):
         return f"{self.source} to {self.target} is {state}"
 
 
+class BrokerReport(BaseModel, frozen=True, extra="forbid"):
+    """A registered broker, and the numbers of partitions that it leads and has a replica of."""
+
+    broker: int
+    broker_epoch: int
+    fenced: bool
+    in_controlled_shutdown: bool
+    rack: str | None = None
+    leads: int = 0
+    replicas: int = 0
+
+
+class ClusterReport(BaseModel, frozen=True, extra="forbid"):
+    """What the controllers have decided, the role of each running one, and the active one (`NO_LEADER`: none)."""
+
+    controller: int
+    roles: dict[int, str]
+    voters: tuple[int, ...]
+    brokers: tuple[BrokerReport, ...]
+    features: dict[str, int]
+
+
 class NodeAnswer(BaseModel, frozen=True, extra="forbid"):
     """The nodes concerned; `found` and `allowed` say why a command was not possible, `failure` why it failed. `links`
-    are all that are not whole, in the answer to an action on links; `damaged` is the number of damaged logs.
+    are all that are not whole, in the answer to an action on links; `damaged` is the number of damaged logs, `report`
+    answers `describe`.
     """
 
     rows: tuple[NodeRow, ...] = ()
     links: tuple[LinkRow, ...] = ()
     damaged: int = 0
+    report: ClusterReport | None = None
     found: str = ""
     allowed: str = ""
     failure: str = ""

@@ -56,7 +56,9 @@ class KafkaEngine(Engine):
 
     name = "kafka"
 
-    def __init__(self, spec: ClusterSpec, program: Program, *, with_links: bool = True) -> None:
+    def __init__(
+        self, spec: ClusterSpec, program: Program, *, with_links: bool = True, with_listeners: bool = False
+    ) -> None:
         super().__init__()
         self.spec = spec
         self._began_s = time.monotonic()
@@ -67,7 +69,7 @@ class KafkaEngine(Engine):
         self._read_s = 0.0
         self._view: ClusterView | None = None
         self._judged = 0
-        self.cluster = ProcessCluster(spec, program, with_links=with_links)
+        self.cluster = ProcessCluster(spec, program, with_links=with_links, with_listeners=with_listeners)
         cluster = self.cluster
         brokers = {node: cluster.address(node) for node in spec.broker_ids}
         controllers = {node: cluster.address(node) for node in spec.controller_ids if node in cluster.nodes}
@@ -115,6 +117,7 @@ class KafkaEngine(Engine):
             if self._takes_part(node):
                 self._unproven.discard(node)
             elif code := self.cluster.exit_code(node):
+                del self._started[node]
                 raise NodeFailed(node, f"it ended with exit code {code}", self.cluster.last_lines(node))
 
     def _takes_part(self, node: NodeId) -> bool:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Coroutine, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -37,22 +37,30 @@ def host_name(node: NodeId) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """The addresses of the nodes on this machine: a port each, and for each pair the address of its proxy."""
+    """The addresses of the nodes on this machine: a port each, and for each pair the address of its proxy.
+
+    `client_ports` are those at which brokers listen for clients that do not know the nodes' names.
+    """
 
     ports: Mapping[NodeId, int]
+    client_ports: Mapping[NodeId, int] = field(default_factory=dict)
 
     @classmethod
-    def free(cls, nodes: Iterable[NodeId]) -> Addresses:
-        """Ports that nobody uses now. InputError where there is none."""
-        held: dict[NodeId, socket.socket] = {}
-        try:
+    def free(cls, nodes: Iterable[NodeId], for_clients: Iterable[NodeId] = ()) -> Addresses:
+        """Ports that no process uses now. InputError where there is none."""
+        held: list[socket.socket] = []
+
+        def ports(nodes: Iterable[NodeId]) -> Iterator[tuple[NodeId, int]]:
             for node in nodes:
-                held[node] = socket.create_server((LOOPBACK, 0))
-            return cls({node: it.getsockname()[1] for node, it in held.items()})
+                held.append(socket.create_server((LOOPBACK, 0)))
+                yield node, held[-1].getsockname()[1]
+
+        try:
+            return cls(dict(ports(nodes)), dict(ports(for_clients)))
         except OSError as error:
             raise InputError("ports", "", error.strerror, "a free port per node") from error
         finally:
-            for it in held.values():
+            for it in held:
                 it.close()
 
     def proxy(self, source: NodeId, target: NodeId) -> str:

@@ -36,10 +36,11 @@ SHOWN_LINES = 3
 
 
 class NodeFailed(InputError):
-    """A process that could not be formatted, or has ended by itself; `found` has its last lines."""
+    """A node whose disk could not be formatted, or whose process has ended by itself: `what` has its last lines."""
 
     def __init__(self, node: NodeId, what: str, lines: str) -> None:
-        super().__init__(f"node {node}", "", f"{what}: {lines or 'it printed nothing'}", "a node that starts")
+        self.node, self.what = node, f"{what}: {lines or 'it printed nothing'}"
+        super().__init__(f"node {node}", "", self.what, "a node that starts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +66,13 @@ class Program:
 
 class ProcessCluster:
     """The nodes of `spec`, none of which runs. Without `with_links` they reach each other directly, and no link can be
-    cut. InputError for a JDK that is missing or too old, a port that is taken, a disk that is full.
+    cut; with `with_listeners` brokers also listen for clients of other processes. InputError for a JDK that is missing
+    or too old, a port that is taken, a disk that is full.
     """
 
-    def __init__(self, spec: ClusterSpec, program: Program, *, with_links: bool = True) -> None:
+    def __init__(
+        self, spec: ClusterSpec, program: Program, *, with_links: bool = True, with_listeners: bool = False
+    ) -> None:
         self.spec = spec
         self.program = program
         self.nodes = (*spec.controller_ids, *spec.broker_ids) if program.life_cycle.controllers else spec.broker_ids
@@ -82,7 +86,7 @@ class ProcessCluster:
         self.cluster_id = _uuid(Random(f"{spec.seed}/cluster"))
         self.uuids = {node: _uuid(Random(f"{spec.seed}/disk/{node}")) for node in self.nodes}
         try:
-            self.addresses = Addresses.free(self.nodes)
+            self.addresses = Addresses.free(self.nodes, spec.broker_ids if with_listeners else ())
             self.links = Links(self.addresses) if with_links else None
             for node in self.nodes:
                 self._write_files(node)

@@ -74,7 +74,7 @@ _ALWAYS: Mapping[str, object] = {
     "background.threads": 2,
 }
 """Beside what a scenario sets. Without snapshots the metadata log begins with the cluster."""
-CONTROLLER, CLIENTS = "CONTROLLER", "PLAINTEXT"
+CONTROLLER, CLIENTS, OUTSIDE = "CONTROLLER", "PLAINTEXT", "OUTSIDE"
 
 
 def first_voters(spec: ClusterSpec, uuids: Mapping[NodeId, str]) -> tuple[ReplicaKey, ...]:
@@ -101,12 +101,15 @@ def node_properties(spec: ClusterSpec, node: NodeId, addresses: Addresses, disk:
         "process.roles": role,
         "node.id": node,
         "controller.listener.names": CONTROLLER,
-        "listener.security.protocol.map": f"{CONTROLLER}:PLAINTEXT,{CLIENTS}:PLAINTEXT",
+        "listener.security.protocol.map": ",".join(f"{it}:PLAINTEXT" for it in (CONTROLLER, CLIENTS, OUTSIDE)),
         "listeners": f"{name}://{LOOPBACK}:{port}",
         "advertised.listeners": f"{name}://{host_name(node)}:{port}",
         "log.dirs": disk,
         **_ALWAYS,
     }
+    if client_port := addresses.client_ports.get(node):
+        for key in ("listeners", "advertised.listeners"):
+            values[key] = f"{values[key]},{OUTSIDE}://{LOOPBACK}:{client_port}"
     if role == "broker":
         values["inter.broker.listener.name"] = CLIENTS
         if (rack := spec.rack_of(node)) is not None:

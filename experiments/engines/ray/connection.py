@@ -251,7 +251,7 @@ def find_cluster(bootstrap: str | None, name: str | None) -> list[ClusterAddress
     (`host:port,host:port`), else for the only cluster of this user on this machine. InputError as for `own_cluster`.
     """
     if name is not None or bootstrap is None:
-        state = own_cluster(name, "; or --bootstrap-server")
+        state = on_ray(own_cluster(name, "; or --bootstrap-server"))
         if state.address is None:
             raise InputError("--name", "", f"{state.options.name}, which is still starting", "a cluster that is ready")
         return [ClusterAddress(state.address, state.namespace, state.is_private)]
@@ -269,6 +269,14 @@ def own_cluster(name: str | None, otherwise: str = "") -> ClusterState:
     state = own_state(name, otherwise)
     if not state.is_running:
         raise InputError("--name", "", f"{state.options.name}, which has ended: {state.end}", "a cluster that runs")
+    return state
+
+
+def on_ray(state: ClusterState) -> ClusterState:
+    """The state of a cluster on Ray. InputError for one of Apache Kafka, which its own tools address."""
+    if state.options.engine != "ray":
+        allowed = f"isray status, node, net and down; and Kafka's own tools with --bootstrap-server {state.address}"
+        raise InputError("--name", "", f"{state.options.name}, a cluster of Apache Kafka", allowed)
     return state
 
 
@@ -298,7 +306,7 @@ def state_of(name: str | None, address: str | None) -> ClusterState:
     address, or is the only one. InputError where there is none, where the address is no Ray, and where several match.
     """
     if address is None:
-        return own_cluster(name)
+        return on_ray(own_cluster(name))
     first_that_listens([ClusterAddress(address)], "--address")
     found = [it for it in states() if it.is_running and it.address == address and name in (None, it.options.name)]
     if not found:

@@ -29,11 +29,11 @@ from experiments.engines.ray.session import (
     RaySession,
     RayStartError,
     ray_session,
-    signals_handled,
 )
 from experiments.engines.ray.supervisor import POLL_S, NotReadyError, RayLostError, Report, Supervisor
 from experiments.engines.ray.tap import ClusterRecorder, ClusterTap
 from experiments.support.errors import InputError
+from experiments.support.processes import signals_handled
 from protocol.config import ClusterConfig
 from protocol.ids import node_name
 

@@ -25,7 +25,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from itertools import islice, takewhile
@@ -35,7 +35,7 @@ from typing import Any, NamedTuple, TextIO, TypeVar, cast
 
 from experiments.support.build import PACKAGES_FOLDER
 from experiments.support.errors import InputError
-from experiments.support.processes import kill, processes_naming
+from experiments.support.processes import kill, processes_naming, signals_handled
 
 PACKAGES = ("protocol", "actors", "experiments")
 OBJECT_STORE_BYTES = 256 * 1024 * 1024
@@ -234,17 +234,6 @@ def _private_cluster(folder: Path, cpus: int | None) -> RayArguments:
         "_temp_dir": str(folder),
         "_node_ip_address": "127.0.0.1",
     }
-
-
-@contextmanager
-def signals_handled(numbers: Iterable[int], handle: Callable[[int], object]) -> Iterator[None]:
-    """Has these signals call `handle` with their number within the block. Call from the main thread."""
-    before = {number: signal.signal(number, lambda number, _: handle(number)) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def orderly_signals() -> AbstractContextManager[None]:

@@ -264,7 +264,7 @@ async def test_a_message_that_can_wait_is_sent_after_the_maximal_delay(
 async def test_a_renewal_waits_for_the_call_of_a_peer_and_not_longer_than_a_message_that_can_wait_less(
     peers: FakePeers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "RENEWAL_DELAY_S", 3_600)
+    monkeypatch.setattr(module, "RENEWAL_DELAYS_S", (3_600, 3_600))
     monkeypatch.setattr(module, "HOLD_S", 0)
     renewal = FetchRenewal(replica_id=0, replica_epoch=1, requests=30)
     peers.transport.send(1, renewal)
@@ -287,6 +287,17 @@ async def test_a_message_is_sent_in_the_answer_to_an_open_call(peers: FakePeers)
     assert not call.done()
     await peers.send(6)
     assert numbers_of(await call) == [6]
+    assert peers.calls == []
+
+
+@on_loop
+async def test_what_the_node_sends_while_it_handles_a_call_is_in_the_answer_and_no_call(peers: FakePeers) -> None:
+    peers.unhandled = []
+    call = peers.call(frame_of(0))
+    await settled()
+    peers.transport.send(1, data(5))  # as an effect of the input that ends with the next line
+    peers.unhandled.pop()()
+    assert numbers_of(await call) == [5]
     assert peers.calls == []
 
 
@@ -433,3 +444,19 @@ async def test_a_very_long_payload_travels_beside_the_frame_to_every_peer_as_the
     await settled()
     assert peers.calls == [(1, DATA, [5]), (2, DATA, [5])]
     assert [[id(part) for part in attached] for attached in peers.attached] == 2 * [[id(batch.payload)]]
+
+
+@on_loop
+async def test_a_small_message_leaves_with_a_long_payload_behind_it_and_two_payloads_beyond_the_limit_do_not(
+    peers: FakePeers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_FRAME_BYTES", ATTACH_BYTES)
+    monkeypatch.setattr(module, "MAX_ATTACHED_BYTES", 2 * ATTACH_BYTES - 1)
+    batch = RecordBatch(record_count=1, payload=bytes(ATTACH_BYTES), crc=7)
+    peers.transport.send(1, data(4))
+    for number in (5, 6):
+        request = ProduceRequest(correlation_id=number, topic="t", partition=0, acks=1, batch=batch)
+        peers.transport.send(1, request)
+    await settled()
+    await peers.answer()
+    assert peers.calls == [(1, DATA, [4, 5]), (1, DATA, [6])]

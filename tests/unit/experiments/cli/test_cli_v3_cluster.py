@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.cli.cluster import cluster_document
+from experiments.cli.cluster_document import cluster_document
 from experiments.engines.admin_client import AdminClient
 from protocol.features import Generation
 from protocol.ids import TopicPartition, node_name

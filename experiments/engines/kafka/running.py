@@ -1,0 +1,282 @@
+"""Runs a cluster of Apache Kafka for as long as this process lasts (`isray up --engine kafka`): starts the processes,
+carries out the commands of `isray node`, `isray net` and `isray status`, and ends the processes.
+
+The state file, the socket and the commands are those of clusters on Ray (`experiments/engines/clusters`). What Kafka's
+processes cannot do is refused by name. A process that ends by itself is not restarted, and its last lines are an event.
+Clients of other processes reach the brokers at listeners of their own, which no cut link concerns: a link is one
+between nodes.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import cast
+
+from experiments.engines.clusters.cluster_state import (
+    ClusterOptions,
+    ClusterState,
+    Status,
+    claim,
+    remove_state,
+    socket_path,
+    write_properties,
+    write_state,
+)
+from experiments.engines.clusters.node_commands import (
+    ALLOWED,
+    LINK_ACTIONS,
+    BrokerReport,
+    ClusterReport,
+    LinkRow,
+    NodeAction,
+    NodeAnswer,
+    NodeCommand,
+    NodeRow,
+    NodeServer,
+    NodeState,
+    link_refusal,
+)
+from experiments.engines.kafka.engine import KafkaEngine
+from experiments.engines.kafka.processes import NodeFailed, Program
+from experiments.engines.port import ClusterSpec, ClusterView, Loss, LossKind
+from experiments.support.processes import signals_handled
+from protocol.features import Generation
+from protocol.ids import NO_LEADER, NodeId, is_broker, node_name
+
+POLL_S = 0.5
+READY_WITHIN_MS = 180_000
+IMPOSSIBLE = frozenset({NodeAction.FILL_DISK, NodeAction.FREE_DISK, NodeAction.CORRUPT_TAIL, NodeAction.SLOW})
+"""What only nodes on Ray do."""
+ELR_FEATURE = "eligible.leader.replicas.version"
+Report = Callable[[str], None]
+
+
+class NotReadyError(RuntimeError):
+    """The cluster did not become ready in time."""
+
+
+def run_kafka_cluster(
+    options: ClusterOptions,
+    spec: ClusterSpec,
+    program: Program,
+    ready: Callable[[ClusterState], None],
+    report: Report,
+) -> None:
+    """Runs a cluster until a signal ends it. Calls `ready` with its state once it is ready, and `report` with a line
+    for each process that ends by itself. Call from the main thread.
+
+    InputError where the name is taken or a process cannot be started, NotReadyError where the cluster does not become
+    ready.
+    """
+    state = claim(options)
+    try:
+        engine = KafkaEngine(spec, program, with_listeners=True)
+        stop = threading.Event()
+        try:
+            with signals_handled((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), lambda _: stop.set()):
+                _serve(KafkaSupervisor(engine, state, report), stop, ready)
+        finally:
+            engine.close()
+    finally:
+        remove_state(options.name)
+
+
+def _serve(supervisor: KafkaSupervisor, stop: threading.Event, ready: Callable[[ClusterState], None]) -> None:
+    """Starts the nodes, and carries out commands until a signal comes."""
+    if not supervisor.start(stop.is_set):
+        return
+    with NodeServer(socket_path(supervisor.state.options.name), supervisor.carry_out) as commands:
+        ready(supervisor.state)
+        commands.timeout = POLL_S
+        while not stop.is_set():
+            commands.handle_request()
+            supervisor.poll()
+
+
+class KafkaSupervisor:
+    """Starts and watches the processes of a cluster, and keeps its state file up to date."""
+
+    def __init__(self, engine: KafkaEngine, state: ClusterState, report: Report) -> None:
+        self.state = state
+        self._engine = engine
+        self._cluster = engine.cluster
+        self._report = report
+        self._running: set[NodeId] = set()
+        self._expected: set[NodeId] = set()
+        self._reasons: dict[NodeId, str] = {}
+        self._cut: set[tuple[NodeId, NodeId]] = set()
+        self._names = {node_name(node): node for node in self._cluster.nodes}
+
+    def start(self, is_ended: Callable[[], bool]) -> bool:
+        """Starts all nodes; returns True when every broker is unfenced, False once `is_ended`. NotReadyError where that
+        is not so within `READY_WITHIN_MS`, NodeFailed where a process ends.
+        """
+        addresses = self._cluster.addresses
+        servers = {node_name(node): f"127.0.0.1:{port}" for node, port in addresses.client_ports.items()}
+        known = {"address": ",".join(servers.values()), "nodes": tuple(self._names), "listeners": servers}
+        folder = str(self._cluster.folder)
+        self._write(self.state.model_copy(update=known | {"folders": (folder,), "disks": folder}))
+        for node in self._cluster.nodes:
+            self._start(node)
+        brokers = set(self._engine.spec.broker_ids)
+        if not self._engine.run_until(lambda: is_ended() or self._engine.unfenced() >= brokers, READY_WITHIN_MS):
+            missing = ", ".join(node_name(node) for node in sorted(brokers - self._engine.unfenced()))
+            raise NotReadyError(f"not ready within {READY_WITHIN_MS // 1000} s: {missing}")
+        self._write(self.state.model_copy(update={"status": Status.READY, "pids": self._pids()}))
+        write_properties(self.state)
+        return not is_ended()
+
+    def _start(self, node: NodeId) -> None:
+        self._engine.start(node)
+        self._running.add(node)
+        self._reasons.pop(node, None)
+
+    def poll(self) -> None:
+        """Notices processes that have ended."""
+        try:
+            self._engine.view()
+        except NodeFailed as error:
+            self._note(error.node, error.what)
+        for node in [node for node in self._running if not self._cluster.is_running(node)]:
+            self._running.discard(node)
+            if node in self._expected:
+                self._expected.discard(node)
+            elif node not in self._reasons:
+                lines = self._cluster.last_lines(node)
+                self._note(node, f"it has ended with exit code {self._cluster.exit_code(node)}: {lines}")
+        if (pids := self._pids()) != self.state.pids:
+            self._write(self.state.model_copy(update={"pids": pids}))
+
+    def carry_out(self, command: NodeCommand) -> NodeAnswer:
+        """Carries out a command, and records it as an event."""
+        self.poll()
+        if command.action in IMPOSSIBLE:
+            possible = ", ".join(sorted(set(NodeAction) - IMPOSSIBLE))
+            return NodeAnswer(found=f"{command.action} on a cluster of Apache Kafka", allowed=possible)
+        if command.action is NodeAction.LIST:
+            return NodeAnswer(rows=tuple(map(self._row, self._cluster.nodes)))
+        if command.action is NodeAction.DESCRIBE:
+            return NodeAnswer(rows=tuple(map(self._row, self._cluster.nodes)), report=self._describe())
+        wrong = next((end for end in (command.node, command.peer) if end is not None and end not in self._names), None)
+        if wrong is not None:
+            return NodeAnswer(found=wrong, allowed=", ".join(self._names))
+        if command.action in LINK_ACTIONS:
+            return self._change_links(command)
+        node = self._names[str(command.node)]
+        state, allowed = self._node_state(node), ALLOWED[command.action]
+        if state not in allowed:
+            found = f"{command.node}, which is {state}"
+            return NodeAnswer(found=found, allowed=f"a node that is {' or '.join(allowed)}")
+        failure = ""
+        try:
+            self._act(node, command)
+        except NodeFailed as error:
+            failure = error.what
+        self._record_event(node, f"isray node {command.action}{failure and f' failed: {failure}'}")
+        self.poll()
+        return NodeAnswer(rows=(self._row(node),), failure=failure)
+
+    def _act(self, node: NodeId, command: NodeCommand) -> None:
+        engine = self._engine
+        match command.action:
+            case NodeAction.KILL | NodeAction.LOSE | NodeAction.REPLACE_DISK:
+                kind = "all" if command.action is NodeAction.REPLACE_DISK else command.loss_kind
+                if command.action is NodeAction.KILL:
+                    self._reasons[node] = "isray node has ended it"
+                engine.crash(node, Loss(cast(LossKind, kind), command.loss_count))
+            case NodeAction.STOP:
+                self._expected.add(node)
+                engine.terminate(node)
+            case NodeAction.START:
+                self._start(node)
+            case NodeAction.PAUSE:
+                engine.pause(node)
+            case NodeAction.RESUME:
+                engine.resume(node)
+
+    def _change_links(self, command: NodeCommand) -> NodeAnswer:
+        """Carries out an action on links."""
+        if command.node is not None and command.peer is not None:
+            link = self._names[command.node], self._names[command.peer]
+            links = [link, link[::-1]] if command.both_ways else [link]
+        else:
+            links = sorted(self._cut)
+        rows = {(self._names[row.source], self._names[row.target]): row for row in self._link_rows()}
+        if refusal := link_refusal(command, [rows.get(link) for link in links]):
+            return refusal
+        is_cut = command.action is NodeAction.CUT
+        for source, target in links if command.action is not NodeAction.LINKS else ():
+            self._engine.set_link(source, target, up=not is_cut)
+            self._record_event(source, f"isray net {command.action}, to {node_name(target)}")
+            (self._cut.add if is_cut else self._cut.discard)((source, target))
+        return NodeAnswer(links=self._link_rows())
+
+    def _link_rows(self) -> tuple[LinkRow, ...]:
+        return tuple(LinkRow(source=node_name(source), target=node_name(it)) for source, it in sorted(self._cut))
+
+    # -- what is known -------------------------------------------------------------------------------------------------
+
+    def _describe(self) -> ClusterReport:
+        """What the controllers have decided last, also while none of them is active."""
+        quorum = self._engine.quorum()
+        spec, active = self._engine.spec, self._engine.active_controller()
+        view = self._engine.metadata.view()
+        return ClusterReport(
+            controller=NO_LEADER if active is None else active,
+            roles={node: found.role for node, found in quorum.items()},
+            voters=view.voters,
+            brokers=broker_reports(view),
+            features={ELR_FEATURE: int(spec.config.generation is Generation.KIP_966_ELR)},
+        )
+
+    def _node_state(self, node: NodeId) -> NodeState:
+        if not self._cluster.is_running(node):
+            return NodeState.ENDED
+        return NodeState.PAUSED if self._cluster.is_paused(node) else NodeState.RUNNING
+
+    def _row(self, node: NodeId) -> NodeRow:
+        return NodeRow(
+            node=node_name(node),
+            state=self._node_state(node),
+            pid=self._cluster.pids().get(node),
+            directory=str(self._cluster.home(node)),
+            reason=self._reasons.get(node, ""),
+        )
+
+    def _pids(self) -> dict[str, int]:
+        return {node_name(node): pid for node, pid in self._cluster.pids().items()}
+
+    def _note(self, node: NodeId, text: str) -> None:
+        """Records and reports why a node has ended."""
+        self._reasons[node] = text
+        self._report(self._record_event(node, text))
+
+    def _record_event(self, node: NodeId, text: str) -> str:
+        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {node_name(node)}: {text}"
+        self._write(self.state.with_event(line))
+        return line
+
+    def _write(self, state: ClusterState) -> None:
+        self.state = state
+        write_state(state)
+
+
+def broker_reports(view: ClusterView) -> tuple[BrokerReport, ...]:
+    """The registered brokers of a view, in the order of their ids."""
+    partitions = view.partitions.values()
+    return tuple(
+        BrokerReport(
+            broker=broker,
+            broker_epoch=found.broker_epoch,
+            fenced=found.fenced,
+            in_controlled_shutdown=found.in_controlled_shutdown,
+            rack=found.rack,
+            leads=sum(partition.leader == broker for partition in partitions),
+            replicas=sum(broker in partition.replicas for partition in partitions),
+        )
+        for broker, found in sorted(view.brokers.items())
+        if is_broker(broker)
+    )
