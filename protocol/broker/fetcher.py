@@ -114,7 +114,8 @@ class Fetcher:
 
     def send_changed_fetches(self, now_ms: TimeMs) -> None:
         """Sends the fetch states that changed. Only the first renewal in a new leader epoch is postponed by this: the
-        leader may not know that epoch yet, and the renewal repeats the fetch.
+        leader may not know that epoch yet, and the renewal repeats the fetch. It is not postponed while a fetch waits
+        to be repeated: with requests for other partitions all the time that one would never be.
         """
         if not self._changed:
             return
@@ -122,7 +123,8 @@ class Fetcher:
         for leader, replicas in changed.items():
             if self._unsettled.get(leader, _NOT_SET) < now_ms:
                 del self._unsettled[leader]
-            if self._request(leader, replicas.values()) and (leader not in self._timed or leader in self._unsettled):
+            may_postpone = leader in self._unsettled and not self._refused.get(leader)
+            if self._request(leader, replicas.values()) and (leader not in self._timed or may_postpone):
                 self._set_timer(leader, now_ms)
 
     def _request(self, leader: BrokerId, replicas: Iterable[Replica]) -> set[int]:
