@@ -66,8 +66,11 @@ test-spark: $(INSTALLED) ## the tests that start a JVM
 test-browser: chromium $(INSTALLED) ## the tests that open pages in a headless Chromium
 	$(BIN)/pytest tests/browser $(ARGS)
 
-test-kafka: $(INSTALLED) ## recorder and import against releases of Kafka: needs Maven (mvn), Maven Central and a JDK 17; no part of make test
-	$(BIN)/pytest tests/kafka $(ARGS)
+test-kafka: $(INSTALLED) ## the tests that run releases of Apache Kafka: needs Maven Central and a JDK 17; no part of make test
+	@$(BIN)/python -c 'from os import environ; from experiments.support.releases.jdk import jdk; jdk(environ, "javac")' \
+	    2>/dev/null || { echo "make: tests/kafka need a JDK 17 or newer; install it with: sudo apt-get install" \
+	    "openjdk-17-jdk-headless" >&2; exit 1; }
+	$(BIN)/pytest tests/kafka --durations 10 $(ARGS)
 
 chromium:
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || { echo "make: tests/browser need chromium and" \

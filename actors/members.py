@@ -17,6 +17,7 @@ from actors.peers import Handle, arguments_of
 from actors.processes import ProcessId
 from actors.storage import DiskLossKind
 from actors.transport import pack_frame
+from protocol.config import ConfigError
 from protocol.errors import StorageError
 from protocol.ids import DRIVER, NO_EPOCH, NodeId
 
@@ -84,9 +85,13 @@ def take_snapshots(members: Mapping[NodeId, Member]) -> list[tuple[NodeId, NodeS
 
 
 def creation_failure(text: str) -> str:
-    """Why an actor could not be created, from Ray's error text: only the last line where that is a StorageError."""
+    """Why an actor could not be created, from Ray's error text: only the last line where that is a StorageError, or a
+    ConfigError, whose text names the config.
+    """
     last = text.strip().splitlines()[-1]
     kind = last.partition(":")[0].rpartition(".")[2]
+    if kind == ConfigError.__name__:
+        return last.partition(": ")[2]
     return last.removeprefix(f"{StorageError.__module__}.") if kind in _STORAGE_ERRORS else text
 
 

@@ -11,6 +11,7 @@ on its disk, and takes it again at its next start if it is free, so that the boo
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 from collections.abc import Callable
@@ -51,7 +52,7 @@ def _bound(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), backlog=BACKLOG)
     except OSError as error:
-        reason = error.strerror or str(error)
+        reason = os.strerror(error.errno) if error.errno else str(error)
         raise ConfigError(LISTENERS, f"{host}:{port}", "an address of this machine, free", f" ({reason})") from error
 
 

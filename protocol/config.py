@@ -34,6 +34,10 @@ class ConfigError(ValueError):
         self.name, self.found, self.allowed, self.hint = name, found, allowed, hint
         super().__init__(f"{name}: found {found!r}{hint}; allowed: {allowed}")
 
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[str, object, str, str]]:
+        """How it passes from the process of a node to others."""
+        return ConfigError, (self.name, self.found, self.allowed, self.hint)
+
 
 @dataclass(frozen=True, slots=True)
 class ConfigDef:
@@ -100,8 +104,10 @@ class ConfigDef:
         elif isinstance(value, str) and not self.choices:
             if not self.node_list or all(map(_NODE.fullmatch, _items(value))):
                 return value
-        elif isinstance(value, str) and value.strip().lower() in self.choices:
-            return value.strip().lower()
+        elif isinstance(value, str):
+            for choice in self.choices:
+                if choice.lower() == value.strip().lower():
+                    return choice
         raise ConfigError(self.name, value, self.allowed)
 
 
@@ -204,6 +210,13 @@ RETENTION_MS = _topic("retention.ms", 604_800_000, "ms", "Kafka", minimum=-1).de
 RETENTION_BYTES = _topic("retention.bytes", -1, "bytes", "Kafka", minimum=-1).declare(
     "Size of a log above which a broker deletes its oldest segments; -1 keeps logs of any size."
 )
+DELETE, COMPACT = "delete", "compact"
+CLEANUP_POLICY = _topic(
+    "cleanup.policy", DELETE, "", "Kafka", choices=(DELETE, COMPACT, "compact,delete", "delete,compact")
+).declare(
+    "What happens to old segments: the retention configs hold with `delete` only. Logs are not compacted: with "
+    "`compact` every record is kept, as it may be in Kafka, which sets no time for it."
+)
 LOG_RETENTION_CHECK_INTERVAL_MS = _node("log.retention.check.interval.ms", 300_000, "ms", "Kafka").declare(
     "Interval at which a broker looks for segments to delete."
 )
@@ -213,6 +226,9 @@ MAX_MESSAGE_BYTES = _topic("max.message.bytes", 1_048_588, "bytes", "Kafka", min
 MESSAGE_TIMESTAMP_AFTER_MAX_MS = _topic(
     "message.timestamp.after.max.ms", 3_600_000, "ms", "KIP-937", minimum=0
 ).declare("How far ahead of the leader's clock the timestamp of a record may be.")
+MESSAGE_TIMESTAMP_TYPE = _topic("message.timestamp.type", "CreateTime", "", "KIP-32", choices=("CreateTime",)).declare(
+    "Whose timestamp a record has: the producer's. Leaders do not write theirs (Kafka's LogAppendTime)."
+)
 NUM_REPLICA_FETCHERS = _node("num.replica.fetchers", 1, "fetchers", "H13", maximum=64).declare(
     "Number of fetchers of a follower for each leader, among which partitions are divided."
 )

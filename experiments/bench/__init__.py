@@ -16,12 +16,15 @@ from experiments.bench import (
     kafka,
     pipeline,
     quorum,
+    real_kafka,
     replication,
     sim,
     sweep,
 )
 from experiments.bench.report import BenchReport
 
+ON_REQUEST: Mapping[str, Callable[..., BenchReport]] = {"real-kafka": real_kafka.run}
+"""Those that need what is not on every machine, by name."""
 BENCHES: Mapping[str, Callable[..., BenchReport]] = {
     "controller": controller.run,
     "sim": sim.run,

@@ -13,6 +13,7 @@ as this process reads it: until the broker is fenced, and until no partition has
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
@@ -24,10 +25,14 @@ from experiments.bench.process_usage import usage_of
 from experiments.bench.report import BenchReport
 from experiments.check.engine import CheckedEngine
 from experiments.engines.admin_requests import create_topic
+from experiments.engines.kafka.engine import KafkaEngine
+from experiments.engines.kafka.life_cycle import read_life_cycle
+from experiments.engines.kafka.processes import Program
 from experiments.engines.port import ClusterSpec, Engine, Loss
 from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.model import ClusterModel, Scenario
 from experiments.scenarios.runner import Runner
+from experiments.support.releases.installed import installed_release
 from protocol.config import MIN_INSYNC_REPLICAS
 from protocol.errors import ErrorCode
 from protocol.messages.commands import AdminCommand, AdminOutcome
@@ -135,9 +140,16 @@ def _await(engine: Engine, condition: Callable[[], bool], what: str) -> None:
         raise AssertionError(f"not within {WITHIN_MS // 1000} s: {what}")
 
 
-def run(makes: Makes, pids: Callable[[Engine], Sequence[int]], sizes: Sequence[int], trials: int) -> BenchReport:
-    """Measures all of it; `makes` starts a real Kafka, `pids` are its processes."""
+def run(release: str, sizes: Sequence[int] = SIZES, trials: int = TRIALS) -> BenchReport:
+    """Measures an installed release: fault trials, and a failover of each of these numbers of partitions. InputError
+    where it is not installed, and without a JDK.
+    """
+    program = Program(read_life_cycle(), installed_release(release, os.environ, "--release"))
     spec = ClusterModel.model_validate(CLUSTER).spec()
+
+    def makes(spec: ClusterSpec) -> KafkaEngine:
+        return KafkaEngine(spec, program)
+
     simulated, sim_rate = trials_per_minute(CheckedEngine, 10**6, SIM_SECONDS)
     done, rate = trials_per_minute(makes, trials, float("inf"))
     again, sim_again = trials_per_minute(CheckedEngine, 10**6, SIM_SECONDS)
@@ -145,9 +157,9 @@ def run(makes: Makes, pids: Callable[[Engine], Sequence[int]], sizes: Sequence[i
     for size in sizes:
         with closing(makes(spec)) as engine:
             starts.append(started(engine))
-            memory.append(_resident(pids(engine)))
+            memory.append(_resident(engine))
             failovers.append(failover(engine, size))
-            memory.append(_resident(pids(engine)))
+            memory.append(_resident(engine))
     sim_rate = (sim_rate + sim_again) / 2
     document = {
         "fault_trials": {"sim": simulated + again, "kafka": done},
@@ -174,5 +186,5 @@ def run(makes: Makes, pids: Callable[[Engine], Sequence[int]], sizes: Sequence[i
     )
 
 
-def _resident(pids: Sequence[int]) -> int:
-    return sum(usage[1] for pid in pids if (usage := usage_of(pid)) is not None)
+def _resident(engine: KafkaEngine) -> int:
+    return sum(usage[1] for pid in engine.cluster.pids().values() if (usage := usage_of(pid)) is not None)

@@ -115,9 +115,18 @@ def kafka(
     seconds: Annotated[int, option("N", "How long each run measures.", min=1)] = 4,
     beside: Annotated[str | None, option("HOST:PORT", "Another cluster of three brokers, for the same client.")] = None,
     connections: Annotated[int, option("N", "Idle connections to a broker.", min=1)] = 1_000,
+    release: Annotated[
+        str | None, option("R", "Measure an installed release of Kafka beside the simulator instead.")
+    ] = None,
+    partitions: Annotated[str, option("N,...", "With --release: partitions of each failover.")] = "1000,10000",
+    trials: Annotated[int, option("N", "With --release: fault trials on the real Kafka.", min=1)] = 3,
     as_json: Json = False,
 ) -> None:
-    """Kafka's protocol at a listener: the state machine alone, a producer with acks=all, idle connections."""
+    """Kafka's protocol at a listener: the state machine alone, a producer with acks=all, idle connections. With
+    --release a real Kafka: fault trials per minute beside the simulator's, failover, start-up, memory."""
+    if release is not None:
+        _measure({"real-kafka": (release, _sizes(partitions), trials)}, as_json or context.obj)
+        return
     _measure({"kafka": (_sizes(sizes, "--sizes"), seconds, beside, connections)}, as_json or context.obj)
 
 
@@ -162,13 +171,13 @@ def _sizes(text: str, option: str = "--partitions") -> list[int]:
 
 
 def _measure(benches: Mapping[str, Sequence[object]], as_json: bool) -> None:
-    from experiments.bench import BENCHES
+    from experiments.bench import BENCHES, ON_REQUEST
 
-    reports = {}
+    reports, known = {}, {**BENCHES, **ON_REQUEST}
     with progress("isray bench") as shown:
         for name, arguments in benches.items():
             shown.show(f"measuring {name}")
-            reports[name] = BENCHES[name](*arguments)
+            reports[name] = known[name](*arguments)
     documents = {name: report.document for name, report in reports.items()}
     found = {"python": platform.python_version(), "cpus": os.cpu_count(), "benches": documents}
     print_result(as_json, found, _print_tables, reports)

@@ -6,6 +6,7 @@ imported only where the engine ray is named.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -19,8 +20,8 @@ from experiments.cli.output import Json, fail_if, option, print_json, table_of
 from experiments.cli.parse import release_named
 from experiments.compare.worlds import ENGINES, KAFKA, RAY, World
 from experiments.support.errors import InputError, MissingInput
+from experiments.support.releases.installed import installed_release
 from experiments.support.shipped import SCENARIOS, file_or_shipped
-from protocol.kafka_release import NEWEST
 
 if TYPE_CHECKING:
     from experiments.compare.comparison import Comparison
@@ -89,7 +90,7 @@ def worlds_named(engines: str, kafka: str | None) -> list[World]:
     for name in names:
         if name not in ENGINES:
             raise InputError("--engines", "", repr(name), f"one or more of {', '.join(ENGINES)}, separated by commas")
-    default = NEWEST.exact if KAFKA in names else ""
+    default = installed_release(None, os.environ, "--kafka").release if KAFKA in names else ""
     releases = [default] if kafka is None else list(dict.fromkeys(name.strip() for name in kafka.split(",")))
     for release in releases:
         if release:

@@ -9,10 +9,12 @@ import typer
 from rich.console import Console
 
 from experiments.cli.help import App
+from experiments.cli.kafka_diff import diff
 from experiments.cli.output import Json, print_result, table_of
 from experiments.support.releases.installed import Installed, install, installed
 
-app = App("Releases of Apache Kafka on this machine.")
+app = App("Releases of Apache Kafka: those on this machine, and what changed between two of them.")
+app.register("diff", "isray kafka diff 4.3.1 4.4.0")(diff)
 
 
 @app.register("install", "isray kafka install 4.4.0")

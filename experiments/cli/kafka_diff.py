@@ -6,21 +6,23 @@ Exit code 1 where a recorded answer, or a real Kafka's course, differs and nothi
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.compare import ready
-from experiments.cli.output import Json, fail, fail_if, flag, option, print_result
+from experiments.cli.output import Json, fail, fail_if, option, print_result
 from experiments.support.errors import InputError
+from experiments.support.releases.installed import exact_release, installed_release, recorder_jars
+from experiments.support.releases.jdk import jdk
 from protocol.kafka_release import RELEASE_CHANGES
 from protocol.kafka_rules import KAFKA_RULES
 
 if TYPE_CHECKING:
     from experiments.compare.comparison import Comparison
     from experiments.compare.releases import Answer, Rows
+    from experiments.scenarios.model import Scenario
 
 SEED = 20261201
 Release = Annotated[str, typer.Argument(help="An exact release, such as 4.3.1.")]
@@ -33,21 +35,22 @@ def diff(
     seed: Annotated[int, option("N", "The seed of the rows, and of the first drawn scenario.", min=0)] = SEED,
     draw: Annotated[int, option("N", "Scenarios to draw in search of the smallest one of each change.", min=0)] = 200,
     trials: Annotated[int, option("N", "Years of a partition in the study.", min=2)] = 50,
-    real: Annotated[bool, flag("--real", "Also run the smallest scenarios on a real Kafka of both releases.")] = False,
+    real: Annotated[
+        int, option("N", "Run the smallest and N drawn scenarios on a real Kafka of both releases, too.", min=0)
+    ] = 0,
     out: Annotated[Path, option("DIR", "Where the smallest scenarios are saved.")] = Path("out/kafka-diff"),
     as_json: Json = False,
 ) -> None:
     """Record both releases' controllers, run drawn scenarios and a study under both, and print which rules changed,
     with the smallest scenario of each. Needs a JDK 17 and Maven Central."""
-    from experiments.compare.comparison import compared
     from experiments.compare.releases import drawn_changes, study_answers
     from experiments.compare.smallest import save
-    from experiments.compare.worlds import KAFKA, World
 
+    for release in (old, new) if real else ():
+        installed_release(release, os.environ, "--real")
     found = recorded_rows(old, new, seed, rows)
     shown: list[dict[str, object]] = []
-    comparisons: list[Comparison] = []
-    worlds = [World(KAFKA, release) for release in (old, new)]
+    small: list[Scenario] = []
     for name, number, scenario, comparison in drawn_changes(old, new, range(seed, seed + draw)):
         path = out / f"{name}.yaml"
         save(scenario, path)
@@ -55,14 +58,31 @@ def diff(
         assert first is not None
         steps = [step.text for step in scenario.steps]
         shown.append({"rule": name, "seed": number, "scenario": str(path), "steps": steps, "first": first.field})
-        if real:
-            with ready(worlds):
-                comparisons.append(compared(scenario, worlds))
+        small.append(scenario)
+    comparisons = _on_real_brokers(old, new, small, range(seed, seed + real), out) if real else []
     answers = study_answers(old, new, trials)
     unexplained = sum(len(it.unexplained) for it in found) + sum(len(it.unexplained) for it in comparisons)
     document = _document(found, shown, comparisons, answers, unexplained)
     print_result(as_json, document, _print, f"Kafka {old} and {new}", found, shown, comparisons, answers, unexplained)
     fail_if(unexplained)
+
+
+def _on_real_brokers(old: str, new: str, small: list[Scenario], seeds: Iterable[int], out: Path) -> list[Comparison]:
+    """These scenarios and the drawn ones on a real Kafka of both releases; where nothing explains a difference the
+    smallest scenario with it is saved.
+    """
+    from experiments.compare.comparison import compared
+    from experiments.compare.draw import drawn
+    from experiments.compare.smallest import save, smallest_of
+    from experiments.compare.worlds import KAFKA, World
+
+    found = []
+    for scenario in (*small, *map(drawn, seeds)):
+        comparison = compared(scenario, [World(KAFKA, release) for release in (old, new)])
+        if comparison.unexplained:
+            save(smallest_of(comparison), out / f"{scenario.name}.yaml")
+        found.append(comparison)
+    return found
 
 
 def recorded_rows(old: str, new: str, seed: int, rows: int) -> list[Rows]:
@@ -71,8 +91,6 @@ def recorded_rows(old: str, new: str, seed: int, rows: int) -> list[Rows]:
     """
     from experiments.compare.releases import compared_rows
     from experiments.conformance.recorder.record import KINDS, RecorderError, recorded
-    from experiments.support.releases.installed import exact_release, recorder_jars
-    from experiments.support.releases.jdk import jdk
 
     for release, argument in ((old, "OLD"), (new, "NEW")):
         exact_release(release, argument)
@@ -149,7 +167,7 @@ def _print(
     for it in found:
         typer.echo(f"{it.kind}: {it.differing} of {it.rows} rows differ, unexplained: {len(it.unexplained)}")
     for comparison in comparisons:
-        typer.echo(f"on a real Kafka: {'; '.join(conclusions(comparison))}")
+        typer.echo(f"{comparison.scenario.name} on a real Kafka: {'; '.join(conclusions(comparison))}")
     for answer in answers:
         limits = f"difference {answer.low:.4g} to {answer.high:.4g}"
         typer.echo(f"study, {answer.metric}: {answer.old:.4g}, then {answer.new:.4g} ({limits}): {answer.words}")

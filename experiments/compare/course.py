@@ -133,8 +133,11 @@ class _Reader:
         if paced is None or paced.state is None:
             self._until_unchanged(QUIET_MS)
         else:
-            wanted = relaxed(paced.state)
-            engine.run_until(lambda: relaxed(self.state()) == wanted, QUIET_MS)
+            decided, wanted = _decided(paced.state), relaxed(paced.state)
+            engine.run_until(
+                lambda: _decided(self._metadata(engine.published())) == decided and relaxed(self.state()) == wanted,
+                QUIET_MS,
+            )
             self._until_unchanged(STEADY_MS)
         found, view = self.state(), engine.published()
         if view is not None:
@@ -154,25 +157,30 @@ class _Reader:
     def state(self) -> State:
         """The present state."""
         view = self.runner.engine.published()
+        found = self._metadata(view)
+        for partition, state in {} if view is None else sorted(view.partitions.items()):
+            found[str(partition)] |= self._data(partition, state)
+        return found
+
+    def _metadata(self, view: ClusterView | None) -> State:
+        """The part of the present state that the controllers have decided, which costs no node anything to read."""
         if view is None:
             return {"cluster": {"controller": "none is active"}}
         found: State = {"cluster": {"controller": "active", "voters": sorted(view.voters)}, "brokers": _brokers(view)}
         for partition, state in sorted(view.partitions.items()):
-            found[str(partition)] = self._partition(partition, state)
+            fields, before = fields_of(state), self.before.get(partition)
+            fields |= {name: sorted(getattr(state, name)) for name in ("adding_replicas", "removing_replicas")}
+            fields |= {name: getattr(state, name) - (getattr(before, name) if before else 0) for name in EPOCHS}
+            found[str(partition)] = fields
         return found
 
-    def _partition(self, partition: TopicPartition, state: PartitionState) -> dict[str, object]:
-        engine, found = self.runner.engine, fields_of(state)
-        found |= {name: sorted(getattr(state, name)) for name in ("adding_replicas", "removing_replicas")}
-        before = self.before.get(partition)
-        for name in EPOCHS:
-            found[name] = getattr(state, name) - (0 if before is None else getattr(before, name))
+    def _data(self, partition: TopicPartition, state: PartitionState) -> dict[str, object]:
+        engine = self.runner.engine
         listening = [broker for broker in state.replicas if engine.is_running(broker) and broker not in self.paused]
         views = {broker: engine.replica(broker, partition) for broker in listening}
-        found["logs"] = {broker: self._log(broker, partition) for broker, view in views.items() if view is not None}
+        logs = {broker: self._log(broker, partition) for broker, view in views.items() if view is not None}
         leader = views.get(state.leader)
-        found["high_watermark"] = leader.high_watermark if leader is not None and leader.leads else None
-        return found
+        return {"logs": logs, "high_watermark": leader.high_watermark if leader is not None and leader.leads else None}
 
     def _log(self, broker: NodeId, partition: TopicPartition) -> str:
         batches = self.runner.engine.log(broker, partition)
@@ -191,6 +199,16 @@ def relaxed(state: State) -> State:
     written every few seconds; where the ISR is large enough it is the end of the logs, which are compared.
     """
     return {subject: {name: _relaxed(name, it) for name, it in fields.items()} for subject, fields in state.items()}
+
+
+def _decided(state: State) -> State:
+    """The part of a state that the controllers have decided, as it is compared in wall time."""
+    fields = ((subject, name, it) for subject, found in relaxed(state).items() for name, it in found.items())
+    decided: State = {subject: {} for subject in state}
+    for subject, name, it in fields:
+        if name not in ("logs", "high_watermark"):
+            decided[subject][name] = it
+    return decided
 
 
 def _relaxed(name: str, value: object) -> object:

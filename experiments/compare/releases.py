@@ -23,13 +23,13 @@ from statistics import fmean, stdev
 
 from scipy.stats import t as student
 
-from experiments.compare.comparison import Comparison, Runs, compared
+from experiments.compare.comparison import KAFKAS_OWN, Comparison, Runs, compared
 from experiments.compare.course import Course
 from experiments.compare.draw import drawn
 from experiments.compare.smallest import smallest_of
 from experiments.compare.worlds import SIM, World, course_in
 from experiments.conformance.decisions import Row, parsed_row, row_differences
-from experiments.conformance.departures import DEPARTURES, explanation
+from experiments.conformance.departures import explanation
 from experiments.scenarios.model import Scenario
 from experiments.studies.design.model import CellParameters
 from experiments.studies.trace.metrics import BY_NAME, measure
@@ -49,8 +49,6 @@ STUDY: Mapping[str, object] = {
 }
 """A partition that moves every week: without moves of replicas no release answers otherwise."""
 STUDY_SEED = 20261201
-KAFKAS_OWN = tuple(it.rule.name for it in DEPARTURES if it.rule.source.endswith("4.0.0 to 4.4.0"))
-"""The departures from rules that no release has changed."""
 METRICS = ("loss_rate", "offline_fraction", "reject_fraction")
 CONFIDENCE = 0.95
 

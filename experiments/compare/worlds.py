@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from experiments.engines.port import ClusterSpec, Engine
 from experiments.scenarios.loader import require_engine
 from experiments.scenarios.model import Scenario
 from experiments.support.errors import InputError
+from experiments.support.releases.installed import installed_release
 from protocol.features import RELEASED, Generation
 from protocol.kafka_release import kafka_release
 
@@ -34,7 +36,7 @@ class World:
 
 
 def require_world(scenario: Scenario, world: World) -> None:
-    """InputError if a world cannot run the scenario."""
+    """InputError if a world cannot run the scenario, or is a real Kafka that is not installed."""
     if world.release and Generation(scenario.cluster.generation) not in RELEASED:
         allowed = ", ".join(it.value for it in RELEASED)
         raise InputError(
@@ -43,12 +45,9 @@ def require_world(scenario: Scenario, world: World) -> None:
             f"{scenario.cluster.generation}, which no release of Kafka has",
             allowed,
         )
-    require_engine(without_rules(scenario) if world.engine == KAFKA else scenario, world.engine)
-
-
-def without_rules(scenario: Scenario) -> Scenario:
-    """The scenario without rules of Kafka's, which a real Kafka has itself."""
-    return scenario.model_copy(update={"cluster": scenario.cluster.model_copy(update={"kafka_rules": []})})
+    require_engine(scenario, world.engine)
+    if world.engine == KAFKA:
+        installed_release(world.release, os.environ, "--kafka")
 
 
 def in_world(scenario: Scenario, world: World, rules: Iterable[str] = ()) -> Scenario:
@@ -59,8 +58,7 @@ def in_world(scenario: Scenario, world: World, rules: Iterable[str] = ()) -> Sce
     changes: dict[str, object] = {"config": {**PACE, **cluster.config}, "kafka_rules": [*cluster.kafka_rules, *rules]}
     if world.release:
         changes["kafka_release"] = kafka_release(world.release).value
-    changed = scenario.model_copy(update={"cluster": cluster.model_copy(update=changes)})
-    return without_rules(changed) if world.engine == KAFKA else changed
+    return scenario.model_copy(update={"cluster": cluster.model_copy(update=changes)})
 
 
 def course_in(scenario: Scenario, world: World, pace: Course | None = None, rules: Sequence[str] = ()) -> Course:
@@ -77,4 +75,8 @@ def _engine(world: World, spec: ClusterSpec) -> Engine:
         from experiments.engines.ray.engine import RayEngine
 
         return RayEngine(spec)
-    raise NotImplementedError
+    from experiments.engines.kafka.engine import KafkaEngine
+    from experiments.engines.kafka.life_cycle import read_life_cycle
+    from experiments.engines.kafka.processes import Program
+
+    return KafkaEngine(spec, Program(read_life_cycle(), installed_release(world.release, os.environ, "--kafka")))

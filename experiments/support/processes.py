@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from multiprocessing import active_children, get_context
 from pathlib import Path
 from threading import Thread
@@ -55,6 +56,11 @@ def signals_handled(numbers: Iterable[int], handle: Callable[[int], object]) -> 
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def orderly_signals() -> AbstractContextManager[None]:
+    """Has SIGTERM and SIGHUP raise SystemExit within the block, so that `finally` clauses run."""
+    return signals_handled((signal.SIGTERM, signal.SIGHUP), lambda number: sys.exit(128 + number))
 
 
 def processes_naming(folders: Iterable[Path]) -> list[int]:

@@ -5,7 +5,8 @@
 - Checkpoint: a file with the high watermarks, written at most every `replica.high.watermark.checkpoint.interval.ms`. A
   restarted broker begins with these, which may be lower than before the restart (A29). An unreadable file is reported
   as a `storage_error`; high watermarks then begin at the log start.
-- Retention (`protocol.log.replica_log`): every `log.retention.check.interval.ms`, while any log has a closed segment.
+- Retention (`protocol.log.replica_log`): every `log.retention.check.interval.ms`, while any log has a closed segment;
+  of topics whose `cleanup.policy` has `delete`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from protocol.broker.context import BrokerContext, Replica, log_name
 from protocol.config import (
+    CLEANUP_POLICY,
+    DELETE,
     FLUSH_MESSAGES,
     FLUSH_MS,
     HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS,
@@ -104,6 +107,8 @@ class Flusher:
 
     def _delete_old_segments(self, replica: Replica, now_ms: TimeMs) -> None:
         image, log, topic_id = self._context.image, replica.log, replica.key.topic_id
+        if DELETE not in str(image.config(topic_id, CLEANUP_POLICY)):
+            return
         retention_ms, retention_bytes = (image.int_config(topic_id, name) for name in (RETENTION_MS, RETENTION_BYTES))
         try:
             segments = log.storage.segments()

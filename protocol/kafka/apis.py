@@ -32,6 +32,7 @@ STATELESS = (
     Api(30, "CreateAcls", 1, 3, acls.create_acls),
     Api(31, "DeleteAcls", 1, 3, acls.delete_acls),
     Api(32, "DescribeConfigs", 1, 4, configs.describe_configs),
+    Api(33, "AlterConfigs", 0, 2, configs.alter_configs),
     Api(35, "DescribeLogDirs", 1, 4, partitions.describe_log_dirs),
     Api(37, "CreatePartitions", 0, 3, topics.create_partitions),
     Api(43, "ElectLeaders", 0, 2, partitions.elect_leaders),

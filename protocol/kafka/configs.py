@@ -1,4 +1,4 @@
-"""DescribeConfigs and IncrementalAlterConfigs.
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs.
 
 Single brokers have no configs of their own (H15). A broker that is asked for the configs of its own id describes those
 in force in the cluster; one that is asked for another's refuses, as in Kafka. The cluster-wide default (an empty name)
@@ -28,6 +28,7 @@ from protocol.kafka.view import Client, View
 from protocol.kafka.wire import KafkaRequest, Values
 from protocol.messages.configs import (
     AlterableConfig,
+    AlterConfigsRequest,
     AlterConfigsResource,
     AlterConfigsResponse,
     ConfigOperation,
@@ -101,13 +102,27 @@ def _unknown_type(value: int) -> dict[str, Any]:
     return refused(ErrorCode.INVALID_REQUEST, text)
 
 
+def alter_configs(view: View, client: Client, request: KafkaRequest) -> Handler:
+    """Replaces all overrides of each resource."""
+    return _alter(AlterConfigsRequest, view, client, request)
+
+
 def incremental_alter_configs(view: View, client: Client, request: KafkaRequest) -> Handler:
     """Changes the named overrides, atomically per resource."""
+    return _alter(IncrementalAlterConfigsRequest, view, client, request)
+
+
+def _alter(
+    request_type: type[AlterConfigsRequest | IncrementalAlterConfigsRequest],
+    view: View,
+    client: Client,
+    request: KafkaRequest,
+) -> Handler:
     places: dict[int, AlterConfigsResource] = {}
     errors: dict[int, Values] = {}
     for place, item in enumerate(request.body.resources):
         kind = member(ConfigResourceType, item.resource_type)
-        unknown = sorted({it.config_operation for it in item.configs} - {it.value for it in ConfigOperation})
+        unknown = sorted({_operation(it) for it in item.configs} - {it.value for it in ConfigOperation})
         if kind is None:
             errors[place] = _unknown_type(item.resource_type)
         elif unknown:
@@ -118,7 +133,7 @@ def incremental_alter_configs(view: View, client: Client, request: KafkaRequest)
                 resource_type=kind, resource_name=item.resource_name, configs=tuple(_changes(item.configs))
             )
     if places:
-        forwarded = IncrementalAlterConfigsRequest(
+        forwarded = request_type(
             correlation_id=0,
             principal=client.principal,
             resources=tuple(places.values()),
@@ -134,6 +149,11 @@ def incremental_alter_configs(view: View, client: Client, request: KafkaRequest)
     }
 
 
+def _operation(item: Any) -> int:
+    """The operation of a change, which AlterConfigs does not name: it sets every config."""
+    return int(getattr(item, "config_operation", ConfigOperation.SET.value))
+
+
 def _changes(configs: Iterable[Any]) -> Iterable[AlterableConfig]:
     for item in configs:
-        yield AlterableConfig(name=item.name, operation=ConfigOperation(item.config_operation), value=item.value)
+        yield AlterableConfig(name=item.name, operation=ConfigOperation(_operation(item)), value=item.value)

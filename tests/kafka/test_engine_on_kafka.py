@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import re
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import yaml
 from typer.testing import CliRunner
 
@@ -18,8 +20,12 @@ from experiments.check.check_recording import check
 from experiments.check.recording import Recording
 from experiments.cli.main import application
 from experiments.engines.kafka.engine import KafkaEngine
+from experiments.engines.kafka.life_cycle import SHIPPED
+from experiments.engines.kafka.metadata_log import MetadataLog
 from experiments.engines.kafka.processes import Program
+from experiments.engines.kafka.properties import ALIASES, first_voters
 from experiments.scenarios.loader import require_engine, scenario_from
+from experiments.scenarios.on_kafka import require_shown
 from experiments.scenarios.runner import Runner, run_recorded
 from experiments.support.releases.installed import install
 from tests.kafka.kafka_jars import RELEASE
@@ -93,6 +99,14 @@ steps:
   - await: {topic: t, leader: -1, isr: [], elr: [0], last_known_elr: [0], undecided: 4}
 """
 
+SESSION = (
+    "kafka install 4.4.0",
+    "kafka list",
+    "scenario run last-known-leader --engine kafka --kafka 4.4.0 --trace out/on-kafka --html out/on-kafka.html",
+    "check out/on-kafka",
+)
+"""The commands of docs/how-to/run-on-kafka.md."""
+
 
 def test_every_step_has_the_effect_that_it_has_on_the_other_engines(tmp_path: Path) -> None:
     install(RELEASE, os.environ, "RELEASE")
@@ -121,3 +135,55 @@ def test_a_setting_that_a_broker_refuses_is_one_line_with_what_it_said(tmp_path:
     assert re.search(
         r"node (0|1000): found .*broker.heartbeat.interval.ms.*; allowed: a node that", str(result.exception)
     )
+
+
+def test_the_documented_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    printed = []
+    for line in SESSION:
+        result = CliRunner().invoke(application(), line.split())
+        assert result.exit_code == 0, result.output
+        printed.append(result.output)
+    assert "4.4.0" in printed[1]
+    assert "last-known-leader on kafka, seed 0: passed; acknowledged records lost: 3" in printed[2]
+    assert "the brokers are those of Apache Kafka, which report no trace events" in printed[3]
+    assert "controller-1000" in (tmp_path / "out" / "on-kafka.html").read_text(encoding="utf-8")
+
+
+BY_REQUESTS = """
+name: by-requests
+cluster:
+  brokers: 2
+  generation: kip-966-elr
+  config: {broker.session.timeout.ms: 4000, broker.heartbeat.interval.ms: 500}
+topics:
+  - {name: t, assignments: [[0, 1], [1, 0]], config: {min.insync.replicas: 2}}
+steps:
+  - produce: {topic: t, records: 2}
+  - expect: {topic: t, leader: 0, isr: [0, 1], leader_epoch: 0, high_watermark: 2, visible: 2, lost_acked: 0}
+  - crash: {broker: 0}
+  - await: {topic: t, leader: 1, isr: [1], elr: [0], leader_epoch: 1}
+  - expect: {broker: 0, state: shutdown}
+"""
+
+
+def test_another_life_cycle_reads_by_requests_what_the_disks_have(tmp_path: Path) -> None:
+    """Apache Kafka by a file of its own, whose state is asked of the brokers; the metadata log on the controller's disk
+    gives the same partitions, but for the partition epochs, which no response has.
+    """
+    install(RELEASE, os.environ, "RELEASE")
+    file = tmp_path / "own.yaml"
+    file.write_text(SHIPPED.read_text().replace("state: metadata-log", "state: protocol"))
+    scenario = scenario_from(yaml.safe_load(BY_REQUESTS), "by-requests")
+    require_shown(scenario)
+    with closing(KafkaEngine(scenario.cluster.spec(), Program.of(RELEASE, os.environ, file))) as engine:
+        result = Runner(scenario, engine).run()
+        found, cluster = engine.view(), engine.cluster
+        voters = first_voters(engine.spec, cluster.uuids)
+        log = MetadataLog({1000: cluster.disk(1000)}, engine.spec.config, voters, ALIASES, lambda node, trace: None)
+        log.refresh()
+    assert [f"{step.text}: {step.detail}" for step in result.steps if not step.ok] == []
+    assert found is not None
+    expected = log.view()
+    assert {key: replace(it, partition_epoch=-1) for key, it in expected.partitions.items()} == dict(found.partitions)
+    assert found.unfenced == expected.unfenced == {1}

@@ -18,8 +18,8 @@ from ray.cluster_utils import Cluster
 from ray.util.state import list_actors
 
 from experiments.engines.port import Loss
-from experiments.engines.ray.session import orderly_signals
 from experiments.monitoring import dashboard, rules
+from experiments.support.processes import orderly_signals
 from protocol.errors import ErrorCode
 from protocol.metrics import (
     CLUSTER_METRICS,

@@ -221,7 +221,7 @@ def test_terminated_session_ends_its_jvm(spark_files: Path) -> None:
     script = """
 import os, signal
 from experiments.studies.pipeline.java import java_home
-from experiments.engines.ray.session import orderly_signals
+from experiments.support.processes import orderly_signals
 from experiments.studies.pipeline.session import spark_session
 with orderly_signals(), spark_session(java_home(), little=True):
     print(open(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read())

@@ -102,7 +102,7 @@ def _await_ready(options: ClusterOptions, process: subprocess.Popen[bytes], log:
     while True:
         ended = process.poll()
         if ended is not None:
-            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+            lines = log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()
             reason = lines[-1].removeprefix("isray: ") if lines else f"it ended with exit code {ended}"
             raise LaunchFailed(f"{reason} (log: {log})", ended)
         state = read_state(options.name)

@@ -1,8 +1,9 @@
 """A cluster of processes of one life cycle: folders, disks, ports and links of nodes that are formatted, started,
 stopped, killed and paused. It knows nothing of scenarios; `engine.py` drives it.
 
-No process outlives the one that has started it: `close` ends them, and where there is `setpriv` (util-linux) the kernel
-does if this process is killed. Terminals send signals to this process only.
+No process outlives the one that has started it: `close` ends them, SIGTERM raises SystemExit while a cluster is open,
+and where there is `setpriv` (util-linux) the kernel ends them if this process is killed. Terminals send signals to this
+process only.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -25,6 +28,7 @@ from experiments.engines.kafka.links import Addresses, Links, host_name
 from experiments.engines.kafka.properties import format_words, node_properties
 from experiments.engines.port import ClusterSpec
 from experiments.support.errors import InputError
+from experiments.support.processes import orderly_signals
 from experiments.support.releases.installed import Installed, installed_release
 from experiments.support.releases.jdk import jdk
 from protocol.ids import NodeId, is_controller
@@ -80,6 +84,9 @@ class ProcessCluster:
         self.folder = Path(tempfile.mkdtemp(prefix="isray-kafka-"))
         atexit.register(self.close)
         self.setpriv = shutil.which("setpriv")
+        self._signals = ExitStack()
+        if threading.current_thread() is threading.main_thread():
+            self._signals.enter_context(orderly_signals())
         self.links: Links | None = None
         self._processes: dict[NodeId, subprocess.Popen[bytes]] = {}
         self._paused: set[NodeId] = set()
@@ -246,6 +253,7 @@ class ProcessCluster:
         if self.links is not None:
             self.links.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+        self._signals.close()
 
 
 def _uuid(rng: Random) -> str:

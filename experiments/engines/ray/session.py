@@ -19,7 +19,6 @@ import logging
 import os
 import re
 import shutil
-import signal
 import socket
 import sys
 import tempfile
@@ -35,7 +34,7 @@ from typing import Any, NamedTuple, TextIO, TypeVar, cast
 
 from experiments.support.build import PACKAGES_FOLDER
 from experiments.support.errors import InputError
-from experiments.support.processes import kill, processes_naming, signals_handled
+from experiments.support.processes import kill, orderly_signals, processes_naming
 
 PACKAGES = ("protocol", "actors", "experiments")
 OBJECT_STORE_BYTES = 256 * 1024 * 1024
@@ -234,11 +233,6 @@ def _private_cluster(folder: Path, cpus: int | None) -> RayArguments:
         "_temp_dir": str(folder),
         "_node_ip_address": "127.0.0.1",
     }
-
-
-def orderly_signals() -> AbstractContextManager[None]:
-    """Has SIGTERM and SIGHUP raise SystemExit within the block, so that `finally` clauses run."""
-    return signals_handled((signal.SIGTERM, signal.SIGHUP), lambda number: sys.exit(128 + number))
 
 
 Result = TypeVar("Result")

@@ -108,7 +108,10 @@ class KafkaWorkload(Workload):
         self._left[send] = RECORDS_PER_SEND
         for place in range(RECORDS_PER_SEND):
             value = record(send, place, RECORD_BYTES)
-            self._producer.produce(partition.topic, value, partition=partition.partition, on_delivery=self._report)
+            try:
+                self._producer.produce(partition.topic, value, partition=partition.partition, on_delivery=self._report)
+            except self._module.KafkaException as error:
+                raise ClientGaveUpError(f"librdkafka's producer refuses a record: {error.args[0].str()}") from error
 
     def _report(self, error: Any, message: Any) -> None:
         """A delivery report, which librdkafka gives while it is polled."""

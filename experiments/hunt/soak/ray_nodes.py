@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from experiments.engines.ray.session import PRIVATE_ENVIRONMENT, Handle, RayArguments, orderly_signals, stay_on_loopback
-from experiments.support.processes import kill, processes_naming
+from experiments.engines.ray.session import PRIVATE_ENVIRONMENT, Handle, RayArguments, stay_on_loopback
+from experiments.support.processes import kill, orderly_signals, processes_naming
 
 NODE_CPUS = 2
 OBJECT_STORE_BYTES = 80 * 1024 * 1024

@@ -14,10 +14,10 @@ from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
-from experiments.engines.ray.session import orderly_signals
 from experiments.studies.pipeline.options import SparkOptions, report
 from experiments.studies.pipeline.session import starting_session, watched_executors
 from experiments.support.errors import InputError
+from experiments.support.processes import orderly_signals
 
 
 def main(session: Path) -> int:

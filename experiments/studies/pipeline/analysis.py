@@ -20,7 +20,6 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TextIO
 
-from experiments.engines.ray.session import orderly_signals
 from experiments.studies.design.study import metrics_of
 from experiments.studies.estimation.estimates import CellEstimates, read_cells
 from experiments.studies.pipeline.failures import MASTERS, PipelineFailed, reason
@@ -33,6 +32,7 @@ from experiments.studies.sweeps.storage import Folder, Location, store_at
 from experiments.studies.sweeps.sweep import complete_batches
 from experiments.support.build import PACKAGES_FOLDER
 from experiments.support.errors import InputError
+from experiments.support.processes import orderly_signals
 from experiments.support.progress import SILENT, Progress
 
 SESSION = ("java_home", "master", "settings", "little")

@@ -15,12 +15,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 
-from experiments.engines.ray.session import is_named, orderly_signals
+from experiments.engines.ray.session import is_named
 from experiments.studies.design.study import StudyPlan
 from experiments.studies.sweeps.schedule import Schedule
 from experiments.studies.sweeps.worker import Job, Summary, run_and_commit
 from experiments.studies.trace.schema import YEAR_MS
 from experiments.studies.trials.batch import Batch, FunctionFailed
+from experiments.support.processes import orderly_signals
 
 LITTLE_S = 10.0
 """A sweep that takes one core no longer stays in this process."""

@@ -233,7 +233,7 @@ def main() -> None:
     if name not in RUNS:
         sys.exit(f"found {name!r}; allowed: {', '.join(RUNS)}")
     for at_s, subject, text in run(name):
-        print(f"{at_s:5.1f} s  {subject:<9}  {text}")
+        print(f"{int(at_s):3} s  {subject:<9}  {text}")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ groups are dropped and their waiting members get NOT_COORDINATOR. So a committed
 it is acknowledged when min ISR replicas have it, and gone where an unclean election discards it.
 
 The topic is created when a coordinator is first asked for: `PARTITIONS` partitions (Kafka: 50), up to three replicas,
-never compacted here, so that its log grows, and without retention.
+compacted in name only, so that its log grows.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from protocol.config import CLEANUP_POLICY, COMPACT
 from protocol.errors import ErrorCode
 from protocol.ids import Epoch, TimeMs
 from protocol.kafka.batches import build_batch
@@ -45,7 +46,6 @@ APPEND_MS = 5_000
 _READ_BYTES = 1_048_576
 _READ_WAIT_MS = 500
 CREATE_MS = 10_000
-FOREVER = "-1"
 
 
 @dataclass(eq=False, slots=True)
@@ -104,7 +104,7 @@ class Shards:
     def create_topic(self) -> Handler:
         """Creates the topic where it does not exist yet."""
         replicas = min(REPLICATION_FACTOR, len(self.view.live_brokers()))
-        configs = tuple(CreatableTopicConfig(name=name, value=FOREVER) for name in ("retention.ms", "retention.bytes"))
+        configs = (CreatableTopicConfig(name=CLEANUP_POLICY, value=COMPACT),)
         topic = CreatableTopic(
             name=OFFSETS_TOPIC, num_partitions=PARTITIONS, replication_factor=replicas, configs=configs
         )

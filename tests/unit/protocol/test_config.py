@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actors.members import creation_failure
 from protocol.config import (
     CONFIGS,
     CONTROLLER_QUORUM_BOOTSTRAP_SERVERS,
@@ -47,6 +50,8 @@ TOPIC_SCOPED = {name for name, definition in CONFIGS.items() if definition.topic
         ("unclean.recovery.strategy", "Balanced", "balanced"),
         ("unclean.recovery.strategy", "proactive", "proactive"),
         ("unclean.recovery.strategy", "MANUAL", "manual"),
+        ("cleanup.policy", "compact,delete", "compact,delete"),
+        ("message.timestamp.type", "createtime", "CreateTime"),
         ("flush.messages", str(NEVER), NEVER),
     ],
 )
@@ -78,6 +83,7 @@ def test_values_are_typed(name: str, value: object, expected: object) -> None:
         ("unclean.leader.election.enable", "yes", "true | false"),
         ("unclean.leader.election.enable", 1, "true | false"),
         ("unclean.recovery.strategy", "none", "proactive | balanced | manual"),
+        ("message.timestamp.type", "LogAppendTime", "CreateTime"),
         ("unclean.recovery.strategy", 1, "proactive | balanced | manual"),
     ],
 )
@@ -86,6 +92,16 @@ def test_a_rejected_value_names_the_allowed_ones(name: str, value: object, allow
     with pytest.raises(ConfigError) as caught:
         parse_config(name, value)
     assert (caught.value.name, str(caught.value.found), caught.value.allowed) == (name, str(value), allowed)
+
+
+def test_a_refused_config_of_a_node_is_one_line_in_other_processes() -> None:
+    """Ray sends the error of an actor's constructor, and its traceback as text."""
+    error = ConfigError("listeners", "h:1", "an address of this machine, free", " (Address already in use)")
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.hint) == (str(error), error.hint)
+    text = f"The actor died\n  File ...\nprotocol.config.ConfigError: {error}\n"
+    expected = "listeners: found 'h:1' (Address already in use); allowed: an address of this machine, free"
+    assert creation_failure(text) == expected
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:

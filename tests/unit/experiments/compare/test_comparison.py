@@ -13,7 +13,7 @@ from experiments.compare.course import Course
 from experiments.compare.draw import REQUESTS, drawn
 from experiments.compare.report import conclusions, document, rows
 from experiments.compare.smallest import document_of, save, smallest_of
-from experiments.compare.worlds import KAFKA, RAY, SIM, World, course_in, in_world, require_world
+from experiments.compare.worlds import RAY, SIM, World, course_in, require_world
 from experiments.scenarios.loader import load_scenario
 from experiments.scenarios.model import Scenario
 from experiments.support.errors import InputError
@@ -121,18 +121,10 @@ def test_drawn_scenarios_have_steps_that_can_be_carried_out(seed: int) -> None:
 @pytest.mark.parametrize(
     ("name", "world", "allowed"),
     [
-        ("power-loss", World(KAFKA, "4.4.0"), "kip-497, kip-966-elr"),
         ("power-loss", NEW, "kip-497, kip-966-elr"),
-        ("min-isr-change-kafka", OTHER, "--engine sim"),
+        ("min-isr-change-kafka", OTHER, "--engine sim or kafka"),
     ],
 )
 def test_what_a_world_cannot_run_is_refused(name: str, world: World, allowed: str) -> None:
     with pytest.raises(InputError, match=f"allowed: {allowed}"):
         require_world(shipped(name), world)
-
-
-def test_a_real_kafka_runs_a_scenario_without_the_rules_that_it_has_itself() -> None:
-    twin = shipped("min-isr-change-kafka")
-    require_world(twin, World(KAFKA, "4.4.0"))
-    assert in_world(twin, NEW).cluster.kafka_rules == ["min-isr-change-clears-elr"]
-    assert in_world(twin, World(KAFKA, "4.4.0")).cluster.kafka_rules == []

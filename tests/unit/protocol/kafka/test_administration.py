@@ -180,6 +180,15 @@ def test_alters_configs(bench: AdminBench, version: int) -> None:
     assert image.configs[TOPIC_ID]["retention.ms"] == 5
 
 
+@pytest.mark.parametrize("version", versions("AlterConfigs"))
+def test_replaces_configs(bench: AdminBench, version: int) -> None:
+    for name, value in (("retention.ms", "5"), ("cleanup.policy", "compact")):
+        resource = {"resource_type": 2, "resource_name": "t", "configs": [{"name": name, "value": value}]}
+        [found] = ask(bench, "AlterConfigs", version, resources=[resource], validate_only=False).responses
+        assert (found.error_code, found.resource_name) == (NONE, "t")
+    assert bench.both.broker.context.image.configs[TOPIC_ID] == {"cleanup.policy": "compact"}
+
+
 @pytest.mark.parametrize("version", versions("ElectLeaders"))
 def test_elects_leaders(version: int) -> None:
     bench = AdminBench(*one_topic(replicas=(0, 1), isr=(0, 1), leader=1), brokers=(0, 1))

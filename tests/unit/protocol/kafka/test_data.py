@@ -14,6 +14,7 @@ from protocol.kafka.view import uuid_of
 from protocol.messages.batch import RecordBatch
 from protocol.messages.connections import ClientBytes, ClientDisconnected
 from protocol.messages.kafka_batch import COVERED, CRC, MARK, encode_record
+from protocol.messages.records import ConfigRecord
 from tests.unit.protocol.kafka.kafka_bench import HOST, TOPIC_ID, KafkaBench, batch_bytes, frame, one_topic
 from tests.unit.protocol.node_helpers import config_of
 
@@ -193,6 +194,17 @@ def test_list_offsets_by_position_and_by_time(bench: KafkaBench) -> None:
     records = b"".join(encode_record(delta, 10 * delta, None, b"c") for delta in range(3))
     produce(bench, framed(covered(3, 3_000, 3_020) + records))
     assert [offset(wanted) for wanted in (2_500, 3_001, 3_011, 3_021)] == [(4, 3_000), (5, 3_010), (6, 3_020), (-1, -1)]
+
+
+@pytest.mark.parametrize(("policy", "keeps"), [("delete", False), ("compact", True), ("compact,delete", False)])
+def test_retention_holds_for_topics_whose_old_segments_may_be_deleted(policy: str, keeps: bool) -> None:
+    configs = {"cleanup.policy": policy, "segment.bytes": "100", "retention.bytes": "0"}
+    records = [ConfigRecord(topic_id=TOPIC_ID, name=name, value=value) for name, value in configs.items()]
+    bench = KafkaBench().run(*one_topic(), *records).connect()
+    for _ in range(4):
+        produce(bench, batch_bytes(b"a" * 100))
+    bench.fire("log-retention", bench.timers["log-retention"])
+    assert (bench.both.broker.context.replica_named("t", 0).log.start_offset == 0) is keeps
 
 
 def covered(count: int, first_ms: int, last_ms: int) -> bytes:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -115,6 +118,34 @@ def test_a_program_that_does_not_exist_is_named(begun: Callable[[LifeCycle], Pro
         cluster.start(0)
         assert cluster._processes[0].wait() != 0
         assert "/nowhere/broker" in cluster.last_lines(0)
+
+
+HOLDING = """
+import sys, time
+from experiments.engines.kafka.processes import ProcessCluster, Program
+from tests.unit.experiments.engines.kafka.test_processes import SPEC, cycle
+
+cluster = ProcessCluster(SPEC, Program(cycle("while :; do sleep 1; done")))
+try:
+    cluster.start(0)
+    print(cluster.pids()[0], flush=True)
+    sys.stdin.read()
+finally:
+    cluster.close()
+"""
+
+
+def test_sigterm_leaves_neither_processes_nor_folders(tmp_path: Path) -> None:
+    environ = os.environ | {"TMPDIR": str(tmp_path)}
+    line = [sys.executable, "-c", HOLDING]
+    with subprocess.Popen(line, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        pid = int(holder.stdout.readline())
+        assert Path(f"/proc/{pid}").exists()
+        holder.terminate()
+        assert holder.wait() == 128 + signal.SIGTERM
+    assert not Path(f"/proc/{pid}").exists()
+    assert not list(tmp_path.iterdir())
 
 
 # -- settings ----------------------------------------------------------------------------------------------------------
