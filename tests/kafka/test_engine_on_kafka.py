@@ -108,48 +108,6 @@ SESSION = (
 """The commands of docs/how-to/run-on-kafka.md."""
 
 
-def test_every_step_has_the_effect_that_it_has_on_the_other_engines(tmp_path: Path) -> None:
-    install(RELEASE, os.environ, "RELEASE")
-    scenario = scenario_from(yaml.safe_load(EVERY_STEP), "every-step")
-    require_engine(scenario, "kafka")
-    with closing(KafkaEngine(scenario.cluster.spec(), Program.of(RELEASE, os.environ))) as engine:
-        result = run_recorded(Runner(scenario, engine), tmp_path / "recording")
-        pids = engine.cluster.pids()
-    assert [f"{step.text}: {step.detail}" for step in result.steps if not step.ok] == []
-    assert pids.keys() == {*scenario.cluster.controller_ids}
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids.values())
-    found = check(Recording(tmp_path / "recording"))
-    assert (found.violations, found.engine, found.operations > 0) == ([], "kafka", True)
-    assert found.looked_at["EpochsRise"] == found.looked_at["MetadataLogMatching"] > 10
-
-
-def test_a_setting_that_a_broker_refuses_is_one_line_with_what_it_said(tmp_path: Path) -> None:
-    install(RELEASE, os.environ, "RELEASE")
-    file = tmp_path / "refused.yaml"
-    config = "config: {broker.session.timeout.ms: 1000, broker.heartbeat.interval.ms: 2000}"
-    file.write_text(
-        f"name: s\ncluster: {{brokers: 1, generation: kip-497, {config}}}\ntopics: []\nsteps:\n  - wait: 1s\n"
-    )
-    line = ["scenario", "run", str(file), "--engine", "kafka", "--kafka", RELEASE]
-    result = CliRunner().invoke(application(), line)
-    assert re.search(
-        r"node (0|1000): found .*broker.heartbeat.interval.ms.*; allowed: a node that", str(result.exception)
-    )
-
-
-def test_the_documented_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    printed = []
-    for line in SESSION:
-        result = CliRunner().invoke(application(), line.split())
-        assert result.exit_code == 0, result.output
-        printed.append(result.output)
-    assert "4.4.0" in printed[1]
-    assert "last-known-leader on kafka, seed 0: passed; acknowledged records lost: 3" in printed[2]
-    assert "the brokers are those of Apache Kafka, which report no trace events" in printed[3]
-    assert "controller-1000" in (tmp_path / "out" / "on-kafka.html").read_text(encoding="utf-8")
-
-
 BY_REQUESTS = """
 name: by-requests
 cluster:
@@ -187,3 +145,45 @@ def test_another_life_cycle_reads_by_requests_what_the_disks_have(tmp_path: Path
     expected = log.view()
     assert {key: replace(it, partition_epoch=-1) for key, it in expected.partitions.items()} == dict(found.partitions)
     assert found.unfenced == expected.unfenced == {1}
+
+
+def test_every_step_has_the_effect_that_it_has_on_the_other_engines(tmp_path: Path) -> None:
+    install(RELEASE, os.environ, "RELEASE")
+    scenario = scenario_from(yaml.safe_load(EVERY_STEP), "every-step")
+    require_engine(scenario, "kafka")
+    with closing(KafkaEngine(scenario.cluster.spec(), Program.of(RELEASE, os.environ))) as engine:
+        result = run_recorded(Runner(scenario, engine, keeps_going=True), tmp_path / "recording")
+        pids = engine.cluster.pids()
+    assert [f"{step.text}: {step.detail}" for step in result.steps if not step.ok] == []
+    assert pids.keys() == {*scenario.cluster.controller_ids}
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids.values())
+    found = check(Recording(tmp_path / "recording"))
+    assert (found.violations, found.engine, found.operations > 0) == ([], "kafka", True)
+    assert found.looked_at["EpochsRise"] == found.looked_at["MetadataLogMatching"] > 10
+
+
+def test_a_setting_that_a_broker_refuses_is_one_line_with_what_it_said(tmp_path: Path) -> None:
+    install(RELEASE, os.environ, "RELEASE")
+    file = tmp_path / "refused.yaml"
+    config = "config: {broker.session.timeout.ms: 1000, broker.heartbeat.interval.ms: 2000}"
+    file.write_text(
+        f"name: s\ncluster: {{brokers: 1, generation: kip-497, {config}}}\ntopics: []\nsteps:\n  - wait: 1s\n"
+    )
+    line = ["scenario", "run", str(file), "--engine", "kafka", "--kafka", RELEASE]
+    result = CliRunner().invoke(application(), line)
+    assert re.search(
+        r"node (0|1000): found .*broker.heartbeat.interval.ms.*; allowed: a node that", str(result.exception)
+    )
+
+
+def test_the_documented_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    printed = []
+    for line in SESSION:
+        result = CliRunner().invoke(application(), line.split())
+        assert result.exit_code == 0, result.output
+        printed.append(result.output)
+    assert "4.4.0" in printed[1]
+    assert "last-known-leader on kafka, seed 0: passed; acknowledged records lost: 3" in printed[2]
+    assert "the brokers are those of Apache Kafka, which report no trace events" in printed[3]
+    assert "controller-1000" in (tmp_path / "out" / "on-kafka.html").read_text(encoding="utf-8")

@@ -32,7 +32,7 @@ from protocol.config import (
     ClusterConfig,
 )
 from protocol.errors import RETRIABLE, ErrorCode
-from protocol.ids import NO_OFFSET, NodeId, Offset, TopicPartition
+from protocol.ids import NO_LEADER, NO_OFFSET, NodeId, Offset, TopicPartition
 from protocol.kafka.batches import NO_PRODUCER, Pair, build_batch, to_kafka
 from protocol.messages.base import Message
 from protocol.messages.batch import NO_PRODUCER_ID, RecordBatch
@@ -76,12 +76,18 @@ class _Producer:
 
 
 class KafkaClient:
-    """`brokers` and `controllers` are the addresses of all nodes, whether they run or not."""
+    """`brokers` and `controllers` are the addresses of all nodes, whether they run or not; `leader` names the presumed
+    active controller, which is asked first.
+    """
 
     def __init__(
-        self, brokers: Mapping[NodeId, Address], controllers: Mapping[NodeId, Address], config: ClusterConfig
+        self,
+        brokers: Mapping[NodeId, Address],
+        controllers: Mapping[NodeId, Address],
+        config: ClusterConfig,
+        leader: Callable[[], NodeId] = lambda: NO_LEADER,
     ) -> None:
-        self._brokers, self._controllers = brokers, controllers
+        self._brokers, self._controllers, self._presumed = brokers, controllers, leader
         self._delivery_s = config.int_value(DELIVERY_TIMEOUT_MS) / 1000
         self._request_s = config.int_value(REQUEST_TIMEOUT_MS) / 1000
         self._backoff_s = config.int_value(RETRY_BACKOFF_MS) / 1000
@@ -258,7 +264,8 @@ class KafkaClient:
         number = command.command_id
         with self._connections() as connections:
             for _ in self._attempts(self._request_s):
-                for controller in self._controllers or self._brokers:
+                presumed = self._presumed()
+                for controller in sorted(self._controllers or self._brokers, key=lambda node: node != presumed):
                     try:
                         response = connections.of(controller).call(*call, self._request_s)
                     except Unanswered:

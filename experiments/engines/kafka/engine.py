@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from experiments.engines.kafka.client import KafkaClient
 from experiments.engines.kafka.disk_replicas import DiskReplicas
 from experiments.engines.kafka.links import host_name
-from experiments.engines.kafka.metadata_log import MetadataLog, quorum_state
+from experiments.engines.kafka.metadata_log import MetadataLog, newest_leader, quorum_state
 from experiments.engines.kafka.processes import NodeFailed, ProcessCluster, Program
 from experiments.engines.kafka.properties import ALIASES, CHECKPOINT_MS, CONTROLLER, first_voters
 from experiments.engines.kafka.protocol_state import ProtocolState
@@ -73,13 +73,14 @@ class KafkaEngine(Engine):
         cluster = self.cluster
         brokers = {node: cluster.address(node) for node in spec.broker_ids}
         controllers = {node: cluster.address(node) for node in spec.controller_ids if node in cluster.nodes}
-        self.client = KafkaClient(brokers, controllers, spec.config)
+        disks = {node: cluster.disk(node) for node in controllers}
+        self.client = KafkaClient(brokers, controllers, spec.config, lambda: newest_leader(disks.values()))
         self.metadata: MetadataLog | ProtocolState
         self._replicas: DiskReplicas | ProtocolState
         if program.life_cycle.state == "protocol":
             self.metadata = self._replicas = ProtocolState(brokers, spec.controller_ids[0])
             return
-        disks, voters = {node: cluster.disk(node) for node in controllers}, first_voters(spec, cluster.uuids)
+        voters = first_voters(spec, cluster.uuids)
         self.metadata = metadata = MetadataLog(disks, spec.config, voters, ALIASES, self._emit)
         self._replicas = DiskReplicas(cluster, metadata)
 

@@ -13,7 +13,7 @@ process that was started after it had led resigns (KafkaRaftClient), though its 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -55,6 +55,12 @@ def quorum_state(disk: Path) -> QuorumState:
     except (FileNotFoundError, ValueError):
         return QuorumState()
     return QuorumState(int(found["leaderId"]), int(found["leaderEpoch"]))
+
+
+def newest_leader(disks: Iterable[Path]) -> NodeId:
+    """The leader of the newest epoch that a controller's disk names, -1 for none."""
+    newest = max(map(quorum_state, disks), key=lambda state: state.epoch, default=QuorumState())
+    return newest.leader
 
 
 def disk_uuid(disk: Path) -> str:

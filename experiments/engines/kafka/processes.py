@@ -59,12 +59,11 @@ class Program:
         cls, release: str | None, environ: Mapping[str, str], life_cycle: Path = SHIPPED, option: str = "--kafka"
     ) -> Program:
         """An installed release, without a name the newest, by a life cycle, which may need none. InputError for a
-        release that is not installed, a file that is no life cycle, and a JDK that is missing or too old.
+        release that is not installed, and a file that is no life cycle.
         """
         cycle = read_life_cycle(life_cycle)
         if not cycle.release:
             return cls(cycle)
-        jdk(environ)
         return cls(cycle, installed_release(release, environ, option))
 
 
