@@ -70,7 +70,9 @@ def compare(
             found = compared(scenario, worlds)
             saved: dict[str, object] = {}
             if found.first is not None and index >= len(named):
-                small, path = smallest_of(found), out / f"{scenario.name}.yaml"
+                path = out / f"{scenario.name}.yaml"
+                save(scenario, path)  # to be there, too, if the search for a smaller one is interrupted
+                small = smallest_of(found)
                 save(small, path)
                 saved, found = {"saved": str(path), "steps_before": len(scenario.steps)}, compared(small, worlds)
             unexplained += len(found.unexplained)
@@ -92,9 +94,8 @@ def worlds_named(engines: str, kafka: str | None) -> list[World]:
             raise InputError("--engines", "", repr(name), f"one or more of {', '.join(ENGINES)}, separated by commas")
     default = installed_release(None, os.environ, "--kafka").release if KAFKA in names else ""
     releases = [default] if kafka is None else list(dict.fromkeys(name.strip() for name in kafka.split(",")))
-    for release in releases:
-        if release:
-            release_named(release, "--kafka")
+    for release in releases if kafka is not None else ():
+        release_named(release, "--kafka")
     return [World(engine, release) for release in releases for engine in ENGINES if engine in names]
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,7 +22,7 @@ from protocol.kafka_rules import KAFKA_RULES
 
 if TYPE_CHECKING:
     from experiments.compare.comparison import Comparison
-    from experiments.compare.releases import Answer, Rows
+    from experiments.compare.releases import Rows
     from experiments.scenarios.model import Scenario
 
 SEED = 20261201
@@ -44,6 +45,7 @@ def diff(
     """Record both releases' controllers, run drawn scenarios and a study under both, and print which rules changed,
     with the smallest scenario of each. Needs a JDK 17 and Maven Central."""
     from experiments.compare.releases import drawn_changes, study_answers
+    from experiments.compare.report import conclusions
     from experiments.compare.smallest import save
 
     for release in (old, new) if real else ():
@@ -62,8 +64,16 @@ def diff(
     comparisons = _on_real_brokers(old, new, small, range(seed, seed + real), out) if real else []
     answers = study_answers(old, new, trials)
     unexplained = sum(len(it.unexplained) for it in found) + sum(len(it.unexplained) for it in comparisons)
-    document = _document(found, shown, comparisons, answers, unexplained)
-    print_result(as_json, document, _print, f"Kafka {old} and {new}", found, shown, comparisons, answers, unexplained)
+    document = {
+        "releases": [old, new],
+        "rows": [{name: getattr(it, name) for name in ("kind", "rows", "differing", "unexplained")} for it in found],
+        "rules": _rule_counts(found),
+        "scenarios": shown,
+        "real": [{"scenario": it.scenario.name, "conclusions": [*conclusions(it)]} for it in comparisons],
+        "study": [asdict(it) | {"words": it.words} for it in answers],
+        "unexplained": unexplained,
+    }
+    print_result(as_json, document, _print, document)
     fail_if(unexplained)
 
 
@@ -121,65 +131,28 @@ def _rule_counts(found: list[Rows]) -> dict[str, dict[str, int]]:
     return counts
 
 
-def _document(
-    found: list[Rows],
-    shown: list[dict[str, object]],
-    comparisons: list[Comparison],
-    answers: list[Answer],
-    unexplained: int,
-) -> dict[str, object]:
-    from experiments.compare.report import document
-
-    rows = [
-        {"kind": it.kind, "rows": it.rows, "differing": it.differing, "unexplained": it.unexplained} for it in found
-    ]
-    study = [{name: getattr(it, name) for name in ("metric", "old", "new", "low", "high", "words")} for it in answers]
-    return {
-        "rows": rows,
-        "rules": _rule_counts(found),
-        "scenarios": shown,
-        "real": [document(it) for it in comparisons],
-        "study": study,
-        "unexplained": unexplained,
-    }
-
-
-def _print(
-    title: str,
-    found: list[Rows],
-    shown: list[dict[str, object]],
-    comparisons: list[Comparison],
-    answers: list[Answer],
-    unexplained: int,
-) -> None:
-    from experiments.compare.report import conclusions
-
-    typer.echo(title)
-    counts, scenarios = _rule_counts(found), {it["rule"]: it for it in shown}
-    for name in dict.fromkeys((*counts, *map(str, scenarios))):
+def _print(found: Mapping[str, Any]) -> None:
+    typer.echo(f"Kafka {' and '.join(found['releases'])}")
+    scenarios = {it["rule"]: it for it in found["scenarios"]}
+    for name in dict.fromkeys((*found["rules"], *scenarios)):
         typer.echo(f"rule {name}: {_in_words(name)}")
-        rows = ", ".join(f"{count} of {kind}" for kind, count in counts.get(name, {}).items())
+        rows = ", ".join(f"{count} of {kind}" for kind, count in found["rules"].get(name, {}).items())
         typer.echo(f"  recorded rows: {rows or 'none'}")
-        if name in scenarios:
-            _print_scenario(scenarios[name])
-    if not counts and not scenarios:
+        if (it := scenarios.get(name)) is not None:
+            typer.echo(f"  smallest scenario: {it['scenario']} (seed {it['seed']}), first difference in {it['first']}")
+            typer.echo("\n".join(f"    {step}" for step in it["steps"]))
+    if not found["rules"] and not scenarios:
         typer.echo("no rule changed, as far as these rows and scenarios go")
-    for it in found:
-        typer.echo(f"{it.kind}: {it.differing} of {it.rows} rows differ, unexplained: {len(it.unexplained)}")
-    for comparison in comparisons:
-        typer.echo(f"{comparison.scenario.name} on a real Kafka: {'; '.join(conclusions(comparison))}")
-    for answer in answers:
-        limits = f"difference {answer.low:.4g} to {answer.high:.4g}"
-        typer.echo(f"study, {answer.metric}: {answer.old:.4g}, then {answer.new:.4g} ({limits}): {answer.words}")
-    typer.echo(f"{unexplained} unexplained")
-
-
-def _print_scenario(found: Mapping[str, object]) -> None:
-    typer.echo(f"  smallest scenario: {found['scenario']} (seed {found['seed']}), first difference in {found['first']}")
-    steps = found["steps"]
-    assert isinstance(steps, list)
-    for step in steps:
-        typer.echo(f"    {step}")
+    for it in found["rows"]:
+        typer.echo(
+            f"{it['kind']}: {it['differing']} of {it['rows']} rows differ, unexplained: {len(it['unexplained'])}"
+        )
+    for it in found["real"]:
+        typer.echo(f"{it['scenario']} on a real Kafka: {'; '.join(it['conclusions'])}")
+    for it in found["study"]:
+        limits = f"difference {it['low']:.4g} to {it['high']:.4g}"
+        typer.echo(f"study, {it['metric']}: {it['old']:.4g}, then {it['new']:.4g} ({limits}): {it['words']}")
+    typer.echo(f"{found['unexplained']} unexplained")
 
 
 def _in_words(name: str) -> str:

@@ -34,6 +34,8 @@ SESSIONS_PER_EPOCH = 2**24
 """Fetch sessions are numbered from the broker epoch times this on. So no incarnation of a broker takes an answer to a
 former one, whose messages may still be under way, for one of its own. Kafka's connections end with the process.
 """
+POSTPONED_BY = 4
+"""By how many times `replica.fetch.wait.max.ms` requests may postpone the renewal that repeats a refused fetch."""
 _NOT_SET: Final[TimeMs] = 2**62
 """The time of a renewal whose timer is not set yet."""
 
@@ -54,12 +56,12 @@ class _Session:
 
 
 class Fetcher:
-    """Fetches what a broker follows. `_changed`: fetch states not sent yet; `_refused`: whose last fetch got an error;
-    `_timed`: leaders with a renewal timer; `_unsettled`: leaders without a renewal since the broker follows them in a
-    new epoch, with its time (a host may elide it).
+    """Fetches what a broker follows. `_changed`: fetch states not sent yet; `_refused`: whose last fetch got an error,
+    since `_refused_ms` by leader; `_timed`: leaders with a renewal timer; `_unsettled`: leaders without a renewal since
+    the broker follows them in a new epoch, with its time (a host may elide it).
     """
 
-    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_timed", "_unsettled"})
+    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_refused_ms", "_timed", "_unsettled"})
 
     def __init__(self, context: BrokerContext, flusher: Flusher) -> None:
         self._context = context
@@ -69,6 +71,7 @@ class Fetcher:
         self._followed: dict[BrokerId, dict[TopicIdPartition, Replica]] = {}
         self._changed: dict[BrokerId, dict[TopicIdPartition, Replica]] = {}
         self._refused: dict[BrokerId, set[TopicIdPartition]] = {}
+        self._refused_ms: dict[BrokerId, TimeMs] = {}
         self._timed: set[BrokerId] = set()
         self._unsettled: dict[BrokerId, TimeMs] = {}
         self._sessions: dict[tuple[BrokerId, int], _Session] = {}
@@ -114,7 +117,8 @@ class Fetcher:
 
     def send_changed_fetches(self, now_ms: TimeMs) -> None:
         """Sends the fetch states that changed. Only the first renewal in a new leader epoch is postponed by this: the
-        leader may not know that epoch yet, and the renewal repeats the fetch.
+        leader may not know that epoch yet, and the renewal repeats the fetch. A fetch that was refused waits no longer
+        than `POSTPONED_BY` renewals, also where requests for other partitions leave all the time.
         """
         if not self._changed:
             return
@@ -122,7 +126,9 @@ class Fetcher:
         for leader, replicas in changed.items():
             if self._unsettled.get(leader, _NOT_SET) < now_ms:
                 del self._unsettled[leader]
-            if self._request(leader, replicas.values()) and (leader not in self._timed or leader in self._unsettled):
+            refused_ms = self._refused_ms[leader] if self._refused.get(leader) else now_ms
+            may_postpone = leader in self._unsettled and now_ms - refused_ms < POSTPONED_BY * self._wait_ms
+            if self._request(leader, replicas.values()) and (leader not in self._timed or may_postpone):
                 self._set_timer(leader, now_ms)
 
     def _request(self, leader: BrokerId, replicas: Iterable[Replica]) -> set[int]:
@@ -207,7 +213,10 @@ class Fetcher:
             session.answers += 1
 
     def _repeat_later(self, replica: Replica, now_ms: TimeMs) -> None:
-        self._refused.setdefault(replica.leader_id, set()).add(replica.key)
+        refused = self._refused.setdefault(replica.leader_id, set())
+        if not refused:
+            self._refused_ms[replica.leader_id] = now_ms
+        refused.add(replica.key)
         self._set_timer(replica.leader_id, now_ms)
 
     def _take(self, replica: Replica, result: FetchPartitionResult, now_ms: TimeMs) -> None:

@@ -35,7 +35,7 @@ _NOTES = {
     "DescribeQuorum": "answered by the leader of the metadata log",
     "UpdateFeatures": "the features of the laboratory",
     "InitProducerId": "idempotent producers; a transactional id is refused",
-    "FindCoordinator": "coordinators of groups",
+    "FindCoordinator": "coordinators of groups; a transactional id is refused",
     "SaslHandshake": "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512",
 }
 _ABSENT = (

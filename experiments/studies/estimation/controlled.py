@@ -33,7 +33,7 @@ disagree (the rule of three at two-sided 95 %: 3.7 / n). So the variance of a ra
     sum((x - c)^2) + 3.7 q,
 
 q the mean squared size of an event, nor its interval for narrower than these, unless that of the events without control
-is smaller. That of a share of time rests on as many episodes as were seen, times the gain (`moments.py`), which is
+is smaller. That of a share of time rests on as many episodes and years as were seen, times the gain, which is
 never taken for more than the number of events.
 """
 

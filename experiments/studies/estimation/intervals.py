@@ -27,7 +27,8 @@ The limits are Clopper and Pearson's (Biometrika 26, 1934) with p n* of n* succe
 
 Few episodes say little about how long the next one lasts. Var(p) is therefore at least that of independent episodes of
 exponential length, 2 p^2 / k after k episodes, and the upper limit is at least the gamma limit with one more episode of
-the assumed mean length D (of the largest weight).
+the assumed mean length D (of the largest weight). With controls (`controlled.py`) the share rests on the trials' years
+times the gain, in which one more episode is that many times as small a part.
 
 Where the weights of the trials degenerate (`moments.py`) the interval is from 0 to a bound that does not rest on them.
 
@@ -97,7 +98,7 @@ def fraction_limits(sums: Sums, size: float, alpha: float = ALPHA) -> tuple[floa
         return low, 1.0
     high = float(betaincinv(share * n + 1.0, n - share * n, 1.0 - alpha / 2.0))
     variance = share * (1.0 - share) / n * sums.exposure**2
-    _, bound = gamma_limits(sums.value, variance, size * sums.largest_weight, alpha)
+    _, bound = gamma_limits(sums.value, variance, size * sums.largest_weight / sums.gain, alpha)
     return low, min(1.0, max(high, bound / sums.exposure))
 
 

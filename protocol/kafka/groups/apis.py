@@ -25,7 +25,12 @@ from protocol.messages.topics import NO_AUTHORIZED_OPERATIONS
 from protocol.metadata.authorizer import group_operations, may, may_on_group
 
 GROUP = 0
-"""The key type of a group's coordinator; the others are of transactions and share groups."""
+TRANSACTION = 1
+"""The key types of coordinators; that of share groups is not there."""
+_REFUSED_KEYS = {
+    GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    TRANSACTION: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
 MAX_METADATA_BYTES = 4_096
 """The default of `offset.metadata.max.bytes`."""
 _FIRST_BATCHED_FIND = 4
@@ -55,15 +60,17 @@ def group_apis(coordinator: Coordinator) -> tuple[Api, ...]:
 
 
 def find_coordinator(coordinator: Coordinator, view: View, client: Client, request: KafkaRequest) -> Handler:
-    """The broker that leads the partition with the group's records; the first request creates the topic."""
+    """The broker that leads the partition with the group's records; the first request creates the topic. A
+    transactional producer gets an error that it does not retry: there are no transactions.
+    """
     body, is_batched = request.body, request.version >= _FIRST_BATCHED_FIND
     keys = body.coordinator_keys if is_batched else (body.key,)
-    is_group = getattr(body, "key_type", GROUP) == GROUP
-    allowed = {key for key in keys if is_group and not _refused(view, client, AclOperation.DESCRIBE, key)}
+    key_type = getattr(body, "key_type", GROUP)
+    allowed = {key for key in keys if key_type == GROUP and not _refused(view, client, AclOperation.DESCRIBE, key)}
     if allowed and view.image.topic_named(OFFSETS_TOPIC) is None:
         yield from coordinator.shards.create_topic()
-    no_group = _NO_COORDINATOR | ({"error_code": ErrorCode.GROUP_AUTHORIZATION_FAILED} if is_group else {})
-    found = [_coordinator_of(view, key) if key in allowed else no_group for key in keys]
+    refused = _NO_COORDINATOR | {"error_code": _REFUSED_KEYS.get(key_type, ErrorCode.INVALID_REQUEST)}
+    found = [_coordinator_of(view, key) if key in allowed else refused for key in keys]
     if is_batched:
         return {"coordinators": [{"key": key, **values} for key, values in zip(keys, found, strict=True)]}
     return found[0]

@@ -38,6 +38,7 @@ def test_a_drawn_difference_is_saved_as_its_smallest_scenario(command: Commands,
         ([], "FILE is missing"),
         (["power-loss", "--engines", "sim,redpanda"], "--engines: found 'redpanda'; allowed: one or more of sim, ray"),
         (["power-loss", "--engines", "sim", "--kafka", "5.0"], "--kafka: found '5.0'"),
+        (["power-loss", "--engines", "sim", "--kafka", "4.1.2,"], "--kafka: found ''"),
         (["power-loss", *RELEASES], "power-loss: cluster.generation: found kip-966, which no release of Kafka has"),
     ],
 )

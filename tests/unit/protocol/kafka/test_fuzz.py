@@ -1,4 +1,4 @@
-"""Frames at random end their own connection at most (`kafka_fuzz.py`; docs/client-findings.md has a million)."""
+"""Frames at random end their own connection at most (`kafka_fuzz.py`; docs/client-findings.md has long runs)."""
 
 from __future__ import annotations
 

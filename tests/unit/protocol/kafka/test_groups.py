@@ -356,6 +356,16 @@ def test_finds_the_coordinator_at_every_version(bench: KafkaBench, version: int)
     assert (found.error_code, found.node_id, found.port) == (0, 0, 9092)
 
 
+@pytest.mark.parametrize(
+    ("key_type", "error"), [(1, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), (2, ErrorCode.INVALID_REQUEST)]
+)
+def test_there_is_no_coordinator_of_transactions_and_clients_need_not_ask_again(
+    bench: KafkaBench, key_type: int, error: ErrorCode
+) -> None:
+    found = bench.ask(FIND, 4, {"coordinator_keys": ["x"], "key_type": key_type}).coordinators
+    assert [(it.key, it.error_code, it.node_id) for it in found] == [("x", error, -1)]
+
+
 def test_the_partition_of_a_group_is_that_of_its_hash_in_java() -> None:
     """ "abc".hashCode() is 97 * 31^2 + 98 * 31 + 99 = 96354; that of "polygenelubricants" is the smallest int."""
     assert partition_of("abc", 50) == 96_354 % 50

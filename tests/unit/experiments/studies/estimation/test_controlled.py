@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from random import Random
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from experiments.studies.estimation.controlled import (
     FOLDS,
@@ -89,6 +91,40 @@ def test_shares_of_time_rest_on_the_episodes_times_the_gain() -> None:
     plain = fraction_limits(Sums.of(lengths, ones, 40), 0.01)
     assert found.ci_low <= 0.01 <= found.ci_high
     assert found.half_width < 0.5 * (plain[1] - plain[0]) / 2.0
+
+
+def test_one_more_episode_counts_for_the_years_of_the_controls() -> None:
+    """20 episodes in 2 of 20 trials: Var(p) over trials, 4.7e-5, is more than the least of 20 episodes, 2 p^2 / 20 =
+    1e-5. So the gain of 8 has no part but in the one more episode, of 0.2 / 8 = 0.025."""
+    sums = Sums.of([0.1, 0.1, *[0.0] * 18], np.ones(20), 20)
+    found = fraction_limits(replace(sums, gain=8.0), 0.2)
+    assert found == pytest.approx(fraction_limits(sums, 0.025))
+    assert found[1] < fraction_limits(sums, 0.2)[1]
+
+
+@pytest.mark.parametrize("differing", [0.0, 0.1])
+def test_intervals_of_shares_of_time_with_controls_hold_the_share(differing: float) -> None:
+    """24 trials with 1 episode on average, of exponential length with half the assumed mean; a share of the controls
+    is of other failures. 93 % of 150 studies at least, where 95 % are promised, and at most half the width without."""
+    random, ones, held, widths = np.random.default_rng(3), np.ones(24), 0, np.zeros(2)
+
+    def lengths(trials: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        episodes = random.poisson(1.0, trials)
+        return random.gamma(np.maximum(episodes, 1e-9)) * 0.005, episodes.astype(float)
+
+    for _ in range(150):
+        values, episodes = lengths(24)
+        control = np.where(random.random(24) < differing, lengths(24)[0], values)
+        means = np.array([lengths(16)[0].mean() for _ in range(24)])
+        controls = Controls(ones * 16, ones, ones, control, means)
+        found, without = (
+            LeadingTrials(values, ones, episodes, 0.01, controls=each).estimate("offline_fraction", 24)[0]
+            for each in (controls, None)
+        )
+        held += found.ci_low <= 0.005 <= found.ci_high
+        widths += found.half_width, without.half_width
+    assert held >= 0.93 * 150
+    assert widths[0] < 0.7 * widths[1]
 
 
 def test_a_metric_with_few_events_has_no_control() -> None:

@@ -1,5 +1,5 @@
-"""aiokafka and librdkafka on processes in the situations of docs/client-findings.md:
-`python -m tests.ray.client_comparison former-leader`, or `gap`, or `stop`. Prints one line for each client.
+"""aiokafka and librdkafka on sockets in the situations of docs/client-findings.md:
+`python -m tests.sim.client_comparison former-leader`, or `gap`, or `stop`. Prints one line for each client.
 
 Both clients run in one situation at the same time, each in a thread of its own. No test runs this: it takes a minute.
 """
@@ -7,6 +7,7 @@ Both clients run in one situation at the same time, each in a thread of its own.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import sys
 import threading
@@ -20,12 +21,10 @@ from aiokafka.errors import KafkaError
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from experiments.engines.port import Loss
-from experiments.engines.ray.session import ray_session, stay_on_loopback
-from protocol.config import LISTENERS
-from protocol.ids import NO_LEADER
-from protocol.ids import TopicPartition as Place
-from tests.ray.cluster_helpers import FAST, RunningCluster, running_cluster
+from protocol.ids import FIRST_APPLICATION, NO_LEADER
+from tests.sim.real_time import RealTimeCluster
 
+BROKERS = (0, 1, 2)
 PATIENCE_S = 45.0
 EXPIRY_S = 3.0
 ATTEMPTS = 8
@@ -48,15 +47,13 @@ class Clients:
 
     def _run(self, name: str, client: Callable[[Clients, str], str]) -> None:
         self.ended[name] = client(self, name)
+        print(f"{name}: {self.ended[name]}", flush=True)
 
     def have_reached(self, place: str) -> bool:
         return all(self.reached.get(thread_name) == place for thread_name in ("aiokafka", "librdkafka"))
 
-    def print_ends(self) -> None:
-        for thread in self._threads:
-            thread.join()
-        for name, words in sorted(self.ended.items()):
-            print(f"{name}: {words}", flush=True)
+    def join(self, cluster: RealTimeCluster) -> None:
+        cluster.until(lambda: len(self.ended) == len(self._threads), "all clients end")
 
 
 class Counting(logging.Handler):
@@ -70,32 +67,37 @@ class Counting(logging.Handler):
         self.count += record.getMessage().startswith("Sending metadata request")
 
 
-def addresses(cluster: RunningCluster, *without: int) -> str:
-    view = cluster.engine.view()
-    assert view is not None
-    brokers = sorted(set(cluster.engine.spec.broker_ids) - set(without))
-    return ",".join(str(view.brokers[broker].endpoint) for broker in brokers)
-
-
-def write(servers: str, topic: str) -> None:
+def write(servers: str, topic: str) -> str:
+    """Writes a record; returns what came of it."""
     producer = Producer({"bootstrap.servers": servers})
     producer.produce(topic, "first")
-    assert producer.flush(PATIENCE_S) == 0
+    return str(producer.flush(PATIENCE_S))
 
 
 # -- a reader whose partition has moved between its metadata and its first request -----------------------------------
 
 
-def former_leader(cluster: RunningCluster) -> None:
-    """The leader is paused, the readers learn of it from the others, and it resumes when another one leads."""
-    write(addresses(cluster), "t")
+def former_leader(cluster: RealTimeCluster) -> None:
+    """The leader is cut off, the readers learn of it from the others, and they reach it when another one leads."""
+    prepared = Clients(cluster.address_of(*BROKERS))
+    prepared.run(writer=lambda clients, name: write(clients.servers, "t"))
+    cluster.until(lambda: prepared.ended == {"writer": "0"}, "a record")
     leader = cluster.leader()
-    clients = Clients(addresses(cluster, leader))
-    cluster.engine.pause(leader)
+    clients = Clients(cluster.address_of(*{*BROKERS} - {leader}))
+    others = {*cluster.engine.spec.node_ids, FIRST_APPLICATION} - {leader}
+    set_links(cluster, leader, others, up=False)
     clients.run(aiokafka=aio_reads, librdkafka=rd_reads)
     cluster.until(lambda: cluster.leader() not in (leader, NO_LEADER), "another leader")
-    cluster.engine.resume(leader)
-    clients.print_ends()
+    set_links(cluster, leader, others - {FIRST_APPLICATION}, up=True)
+    cluster.until(lambda: not cluster.leads(leader), "the former leader knows it")
+    set_links(cluster, leader, {FIRST_APPLICATION}, up=True)
+    clients.join(cluster)
+
+
+def set_links(cluster: RealTimeCluster, node: int, others: set[int], *, up: bool) -> None:
+    for other in sorted(others):
+        cluster.engine.set_link(node, other, up)
+        cluster.engine.set_link(other, node, up)
 
 
 def aio_reads(clients: Clients, name: str) -> str:
@@ -134,33 +136,25 @@ def rd_reads(clients: Clients, name: str) -> str:
 # -- an idempotent producer whose record expires while there is no leader --------------------------------------------
 
 
-def gap(cluster: RunningCluster) -> None:
+def gap(cluster: RealTimeCluster) -> None:
     """The only replica of a topic is down until a record of both producers has expired."""
-    cluster.create_topic((0,), min_isr=1, name="one")
-    clients = Clients(addresses(cluster))
+    clients = Clients(cluster.address_of(*BROKERS))
     clients.run(aiokafka=aio_expires, librdkafka=rd_expires)
     cluster.until(lambda: clients.have_reached("first"), "the first records")
     cluster.engine.crash(0, Loss("none"))
-    cluster.until(lambda: leader_of(cluster, "one") == NO_LEADER, "no leader")
+    cluster.until(lambda: cluster.leader("one") == NO_LEADER, "no leader")
     clients.go_on.set()
     cluster.until(lambda: clients.have_reached("expired"), "records expire")
     clients.go_on.clear()
     cluster.engine.start(0)
-    cluster.until(lambda: leader_of(cluster, "one") == 0, "the leader is back")
+    cluster.until(lambda: cluster.leader("one") == 0, "the leader is back")
     clients.go_on.set()
-    clients.print_ends()
-
-
-def leader_of(cluster: RunningCluster, topic: str) -> int:
-    view = cluster.engine.view()
-    return NO_LEADER if view is None else view.partitions[Place(topic, 0)].leader
+    clients.join(cluster)
 
 
 def aio_expires(clients: Clients, name: str) -> str:
-    log, counting = logging.getLogger("aiokafka"), Counting()
-    log.setLevel(logging.DEBUG)
-    log.propagate = False
-    log.addHandler(counting)
+    counting = Counting()
+    logging.getLogger("aiokafka").addHandler(counting)
 
     async def produce() -> str:
         producer = AIOKafkaProducer(
@@ -202,8 +196,6 @@ def rd_expires(clients: Clients, name: str) -> str:
     requests: dict[str, int] = {}
 
     def count(document: str) -> None:
-        import json
-
         brokers = json.loads(document)["brokers"].values()
         requests["metadata"] = sum(broker["req"].get("Metadata", 0) for broker in brokers)
 
@@ -235,20 +227,21 @@ def rd_expires(clients: Clients, name: str) -> str:
 # -- a member of a group that stops while its coordinator is not there ------------------------------------------------
 
 
-def stop(cluster: RunningCluster) -> None:
+def stop(cluster: RealTimeCluster) -> None:
     """All brokers are down when the members stop, and come back."""
-    write(addresses(cluster), "t")
-    clients = Clients(addresses(cluster))
+    prepared = Clients(cluster.address_of(*BROKERS))
+    prepared.run(writer=lambda clients, name: write(clients.servers, "t"))
+    cluster.until(lambda: prepared.ended == {"writer": "0"}, "a record")
+    clients = Clients(cluster.address_of(*BROKERS))
     clients.run(aiokafka=aio_stops, librdkafka=rd_stops)
     cluster.until(lambda: clients.have_reached("first"), "records are read")
-    for broker in cluster.engine.spec.broker_ids:
+    for broker in BROKERS:
         cluster.engine.crash(broker, Loss("none"))
     clients.go_on.set()
     cluster.until(lambda: clients.have_reached("stopping"), "members stop")
-    for broker in cluster.engine.spec.broker_ids:
+    for broker in BROKERS:
         cluster.engine.start(broker)
-    cluster.await_unfenced(*cluster.engine.spec.broker_ids)
-    clients.print_ends()
+    clients.join(cluster)
 
 
 def aio_stops(clients: Clients, name: str) -> str:
@@ -296,11 +289,8 @@ def rd_stops(clients: Clients, name: str) -> str:
 SITUATIONS = {"former-leader": former_leader, "gap": gap, "stop": stop}
 
 if __name__ == "__main__":
-    stay_on_loopback()
-    with (
-        ray_session(),
-        running_cluster(config={**FAST, LISTENERS: "PLAINTEXT://127.0.0.1:0"}, within_ms=90_000) as running,
-    ):
-        running.create_topic((0, 1, 2), min_isr=2)
-        running.await_whole()
-        SITUATIONS[sys.argv[1]](running)
+    logger = logging.getLogger("aiokafka")
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False
+    logger.addHandler(logging.NullHandler())
+    SITUATIONS[sys.argv[1]](RealTimeCluster())
