@@ -179,14 +179,14 @@ def test_steps_have_the_effects_that_they_have_on_the_other_engines(tmp_path: Pa
 def test_a_setting_that_a_broker_refuses_is_one_line_with_what_it_said(tmp_path: Path) -> None:
     install(RELEASE, os.environ, "RELEASE")
     file = tmp_path / "refused.yaml"
-    config = "config: {broker.session.timeout.ms: 1000, broker.heartbeat.interval.ms: 2000}"
+    config = "config: {replica.lag.time.max.ms: 100, replica.fetch.wait.max.ms: 2000}"
     file.write_text(
         f"name: s\ncluster: {{brokers: 1, generation: kip-497, {config}}}\ntopics: []\nsteps:\n  - wait: 1s\n"
     )
     line = ["scenario", "run", str(file), "--engine", "kafka", "--kafka", RELEASE]
     result = CliRunner().invoke(application(), line)
     assert re.search(
-        r"node (0|1000): found .*broker.heartbeat.interval.ms.*; allowed: a node that", str(result.exception)
+        r"node (0|1000): found .*replica.fetch.wait.max.ms.*; allowed: a node that", str(result.exception)
     )
 
 

@@ -65,6 +65,7 @@ _ALWAYS: Mapping[str, object] = {
     "log.initial.task.delay.ms": CHECKPOINT_MS,
     "log.flush.offset.checkpoint.interval.ms": CHECKPOINT_MS,
     "log.flush.scheduler.interval.ms": CHECKPOINT_MS,
+    "log.flush.interval.ms": 2**63 - 1,
     "log.cleaner.dedupe.buffer.size": 2_097_152,
     "metadata.log.max.snapshot.interval.ms": 0,
     "metadata.log.max.record.bytes.between.snapshots": 2**62,
@@ -73,7 +74,8 @@ _ALWAYS: Mapping[str, object] = {
     "num.io.threads": 2,
     "background.threads": 2,
 }
-"""Beside what a scenario sets. Without snapshots the metadata log begins with the cluster."""
+"""Beside what a scenario sets. Without snapshots the metadata log begins with the cluster; without an interval for
+flushes of its own a broker would take that of the scheduler."""
 CONTROLLER, CLIENTS, OUTSIDE = "CONTROLLER", "PLAINTEXT", "OUTSIDE"
 
 
