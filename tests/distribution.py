@@ -36,7 +36,7 @@ LONGEST = (
     "test_running_cluster.py",
 )
 """Files of ray tests that take minutes, longest first."""
-WITH_RAY = 2
+WITH_RAY = 1
 NICENESS = 10
 """Of the processes that do not begin with the ray tests, and of all that they start."""
 
