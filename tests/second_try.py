@@ -1,6 +1,6 @@
-"""Ray tests that fail are run once more, each alone, when all other tests are done.
+"""Tests on Ray and on a real Kafka that fail are run once more, each alone, when all other tests are done.
 
-Ray tests run real processes against real clocks, several tests at a time, on machines that others use too. One that
+These tests run real processes against real clocks, several tests at a time, on machines that others use too. One that
 fails and then passes alone is *flaky*: it does not fail the run, but its first failure is printed in full and counted,
 so that its cause can be found. One that fails twice fails. Tests of other kinds get no second try, and neither does a
 run that was interrupted or gave up at `--maxfail`.
@@ -13,12 +13,12 @@ import sys
 
 import pytest
 
-FOLDER = "tests/ray/"
+FOLDERS = ("tests/ray/", "tests/kafka/")
 OPTION = "--once"
 
 
 def add_option(parser: pytest.Parser) -> None:
-    parser.addoption(OPTION, action="store_true", help="Do not run failed ray tests once more.")
+    parser.addoption(OPTION, action="store_true", help="Do not run failed tests of real processes once more.")
 
 
 class SecondTry:
@@ -32,7 +32,7 @@ class SecondTry:
         self.flaky: dict[str, list[pytest.TestReport]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._ran = self._ran or report.nodeid.startswith(FOLDER)
+        self._ran = self._ran or report.nodeid.startswith(FOLDERS)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -63,14 +63,14 @@ class SecondTry:
                     terminalreporter.section(title, sep="-")
                     terminalreporter.line(text)
         if self._ran:
-            terminalreporter.line(f"flaky ray tests (failed, then passed when run alone): {len(self.flaky)}")
+            terminalreporter.line(f"flaky tests (failed, then passed when run alone): {len(self.flaky)}")
 
 
 def _failures(reporter: pytest.TerminalReporter) -> dict[str, list[pytest.TestReport]]:
-    """The reports of failed ray tests, by the test's node id."""
+    """The reports of failed tests on real processes, by the test's node id."""
     found: dict[str, list[pytest.TestReport]] = {}
     for report in (*reporter.stats.get("failed", ()), *reporter.stats.get("error", ())):
-        if report.nodeid.startswith(FOLDER):
+        if report.nodeid.startswith(FOLDERS):
             found.setdefault(report.nodeid, []).append(report)
     return found
 

@@ -91,7 +91,7 @@ def test_a_ray_test_that_passes_alone_is_flaky_and_what_fails_twice_fails(
         ["*flaky: tests/ray/test_tries.py::test_of_a_fixture*", "*the fixture's first failure*"]
     )
     result.stdout.fnmatch_lines(["*second try, alone*", "*no luck*"])
-    result.stdout.fnmatch_lines(["flaky ray tests (failed, then passed when run alone): 2"])
+    result.stdout.fnmatch_lines(["flaky tests (failed, then passed when run alone): 2"])
     assert (project.path / "other").read_text() == "x"
 
 

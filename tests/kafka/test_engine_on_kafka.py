@@ -173,7 +173,7 @@ def test_steps_have_the_effects_that_they_have_on_the_other_engines(tmp_path: Pa
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids.values())
     found = check(Recording(tmp_path / "recording"))
     assert (found.violations, found.engine, found.operations > 0) == ([], "kafka", True)
-    assert found.looked_at["EpochsRise"] == found.looked_at["MetadataLogMatching"] > 5
+    assert min(found.looked_at["EpochsRise"], found.looked_at["MetadataLogMatching"]) > 5
 
 
 def test_a_setting_that_a_broker_refuses_is_one_line_with_what_it_said(tmp_path: Path) -> None:

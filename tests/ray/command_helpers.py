@@ -91,8 +91,10 @@ def end_server() -> None:
     """Ends the server, if there is one, before `tests/strays.py` looks for what was left behind."""
     if _server.cache_info().currsize:
         process, ours = _server()
-        ours.shutdown(socket.SHUT_RDWR)
-        process.wait()
+        _server.cache_clear()
+        with ours:
+            ours.shutdown(socket.SHUT_RDWR)
+            process.wait()
 
 
 def serve() -> None:
