@@ -185,9 +185,7 @@ def test_a_setting_that_a_broker_refuses_is_one_line_with_what_it_said(tmp_path:
     )
     line = ["scenario", "run", str(file), "--engine", "kafka", "--kafka", RELEASE]
     result = CliRunner().invoke(application(), line)
-    assert re.search(
-        r"node (0|1000): found .*replica.fetch.wait.max.ms.*; allowed: a node that", str(result.exception)
-    )
+    assert re.search(r"node (0|1000): found .*replica.fetch.wait.max.ms.*; allowed: a node that", str(result.exception))
 
 
 def test_the_documented_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
