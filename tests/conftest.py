@@ -1,9 +1,9 @@
 """What holds for every test: the marker of its folder, the order of the kinds, and the citations of the checklist.
 
 A test in `tests/ray/` is marked `ray`, and so on for every kind of `tests/distribution.py`; no test is marked by hand.
-A test elsewhere is an error. A process that outlives the run fails it (`tests/strays.py`). A test on Ray or a real Kafka that fails is run
-once more, alone, when all others are done (`tests/second_try.py`). Properties have no deadline: machines differ; the
-Hypothesis profile `fast` tries fewer examples.
+A test elsewhere is an error. A process that outlives the run fails it (`tests/strays.py`). A test on Ray or on a real
+Kafka that fails is run once more, alone, when all others are done (`tests/second_try.py`). Properties have no deadline:
+machines differ; the Hypothesis profile `fast` tries fewer examples.
 """
 
 from __future__ import annotations
