@@ -61,7 +61,7 @@ def test_nodes_are_started_signalled_and_killed(begun: Callable[[LifeCycle], Pro
     cluster.program.life_cycle.start[2] = f"cd {cluster.home(0)}; {cluster.program.life_cycle.start[2]}"
     assert (cluster.is_running(0), cluster.exit_code(0)) == (False, None)
     cluster.start(0)
-    with (cluster.home(0) / "pipe").open("w") as held:  # opens when the script reads
+    with (cluster.home(0) / "pipe").open("w"):  # opens when the script reads, which ends with the block
         assert (cluster.home(0) / "up").exists()
         assert cluster.pids().keys() == {0}
         assert cluster.last_lines(0) == f"port={cluster.addresses.ports[0]} | node-0"
@@ -69,7 +69,6 @@ def test_nodes_are_started_signalled_and_killed(begun: Callable[[LifeCycle], Pro
         assert (cluster.is_running(0), cluster.is_paused(0)) == (True, True)
         cluster.resume(0)
         cluster.stop(0)
-        held.write("\n")
     assert cluster._processes[0].wait() == 3
     cluster.start(0)
     cluster.kill(0)
