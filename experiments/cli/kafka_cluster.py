@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 
 from experiments.engines.clusters.cluster_state import ClusterOptions, ClusterState
-from experiments.engines.clusters.launch import config_of
+from experiments.engines.clusters.launch import NotReadyError, config_of
 from experiments.support.errors import InputError
 from experiments.support.releases.installed import exact_release, installed_release
 from protocol.features import RELEASED, Generation
@@ -78,7 +78,7 @@ def run_engine(options: ClusterOptions, ready: Callable[[ClusterState], None], r
 def _run_kafka(options: ClusterOptions, ready: Callable[[ClusterState], None], report: Callable[[str], None]) -> None:
     from experiments.engines.kafka.life_cycle import read_life_cycle
     from experiments.engines.kafka.processes import Program
-    from experiments.engines.kafka.running import NotReadyError, run_kafka_cluster
+    from experiments.engines.kafka.running import run_kafka_cluster
     from experiments.engines.port import ClusterSpec
 
     program = Program(read_life_cycle(), installed_release(options.installed, os.environ, "--kafka"))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+import time
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal
@@ -100,8 +101,10 @@ class ClusterState(BaseModel, frozen=True, extra="forbid"):
         """Whether the cluster runs on a private Ray."""
         return self.options.address is None
 
-    def with_event(self, text: str) -> ClusterState:
-        return self.model_copy(update={"events": (*self.events, text)[-MAX_EVENTS:]})
+    def with_event(self, what: str, text: str) -> ClusterState:
+        """With a line that begins with the time of this machine, and with what or which node it is about."""
+        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {what}: {text}"
+        return self.model_copy(update={"events": (*self.events, line)[-MAX_EVENTS:]})
 
 
 def runtime_folder() -> Path:

@@ -49,6 +49,10 @@ KILLED_WITHIN_S = 15.0
 _CHECK_EVERY_S = 0.1
 
 
+class NotReadyError(RuntimeError):
+    """The cluster did not become ready in time, or a node ended before."""
+
+
 class LaunchFailed(RuntimeError):
     """The background process ended before the cluster was ready, with the last line of its log as the reason."""
 

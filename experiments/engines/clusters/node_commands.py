@@ -16,7 +16,7 @@ from __future__ import annotations
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from socketserver import StreamRequestHandler, UnixStreamServer
@@ -26,6 +26,7 @@ from pydantic import BaseModel
 
 from actors.storage import DamageKind
 from experiments.engines.clusters.cluster_state import ClusterState, socket_path
+from protocol.ids import NodeId
 
 ANSWER_WITHIN_S = 120.0
 _READ_WITHIN_S = 5.0
@@ -67,6 +68,8 @@ DISK_ACTIONS = frozenset(
     {NodeAction.REPLACE_DISK, NodeAction.LOSE, NodeAction.FILL_DISK, NodeAction.FREE_DISK, NodeAction.CORRUPT_TAIL}
 )
 DAMAGES = get_args(DamageKind)
+Link = tuple[NodeId, NodeId]
+"""From one node to another."""
 
 
 class NodeState(StrEnum):
@@ -175,6 +178,32 @@ class NodeAnswer(BaseModel, frozen=True, extra="forbid"):
     found: str = ""
     allowed: str = ""
     failure: str = ""
+
+
+def refusal(command: NodeCommand, names: Collection[str]) -> NodeAnswer | None:
+    """Why an action on nodes or links is not possible whatever their state, None where it is: its nodes are not of the
+    cluster, whose nodes are `names`.
+    """
+    wrong = [end for end in (command.node, command.peer) if end is not None and end not in names]
+    if command.node is None and command.action not in LINK_ACTIONS:
+        wrong = ["no node"]
+    return NodeAnswer(found=wrong[0], allowed=", ".join(names)) if wrong else None
+
+
+def state_refusal(command: NodeCommand, state: NodeState) -> NodeAnswer | None:
+    """Why an action is not possible on its node in this state, None where it is."""
+    allowed = ALLOWED[command.action]
+    if state in allowed:
+        return None
+    return NodeAnswer(found=f"{command.node}, which is {state}", allowed=f"a node that is {' or '.join(allowed)}")
+
+
+def links_of(command: NodeCommand, names: Mapping[str, NodeId], disturbed: Iterable[Link]) -> list[Link]:
+    """The links that an action is about: one, that and the opposite one, or all `disturbed` ones."""
+    if command.node is None or command.peer is None:
+        return list(disturbed)
+    link = names[command.node], names[command.peer]
+    return [link, link[::-1]] if command.both_ways else [link]
 
 
 def link_refusal(command: NodeCommand, present: Sequence[LinkRow | None]) -> NodeAnswer | None:

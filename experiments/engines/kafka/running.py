@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from collections.abc import Callable
 from typing import cast
 
@@ -25,8 +24,8 @@ from experiments.engines.clusters.cluster_state import (
     write_properties,
     write_state,
 )
+from experiments.engines.clusters.launch import NotReadyError
 from experiments.engines.clusters.node_commands import (
-    ALLOWED,
     LINK_ACTIONS,
     BrokerReport,
     ClusterReport,
@@ -38,6 +37,9 @@ from experiments.engines.clusters.node_commands import (
     NodeServer,
     NodeState,
     link_refusal,
+    links_of,
+    refusal,
+    state_refusal,
 )
 from experiments.engines.kafka.engine import KafkaEngine
 from experiments.engines.kafka.processes import NodeFailed, Program
@@ -52,10 +54,6 @@ IMPOSSIBLE = frozenset({NodeAction.FILL_DISK, NodeAction.FREE_DISK, NodeAction.C
 """What only nodes on Ray do."""
 ELR_FEATURE = "eligible.leader.replicas.version"
 Report = Callable[[str], None]
-
-
-class NotReadyError(RuntimeError):
-    """The cluster did not become ready in time."""
 
 
 def run_kafka_cluster(
@@ -160,16 +158,13 @@ class KafkaSupervisor:
             return NodeAnswer(rows=tuple(map(self._row, self._cluster.nodes)))
         if command.action is NodeAction.DESCRIBE:
             return NodeAnswer(rows=tuple(map(self._row, self._cluster.nodes)), report=self._describe())
-        wrong = next((end for end in (command.node, command.peer) if end is not None and end not in self._names), None)
-        if wrong is not None:
-            return NodeAnswer(found=wrong, allowed=", ".join(self._names))
+        if refused := refusal(command, self._names):
+            return refused
         if command.action in LINK_ACTIONS:
             return self._change_links(command)
         node = self._names[str(command.node)]
-        state, allowed = self._node_state(node), ALLOWED[command.action]
-        if state not in allowed:
-            found = f"{command.node}, which is {state}"
-            return NodeAnswer(found=found, allowed=f"a node that is {' or '.join(allowed)}")
+        if refused := state_refusal(command, self._node_state(node)):
+            return refused
         failure = ""
         try:
             self._act(node, command)
@@ -199,14 +194,10 @@ class KafkaSupervisor:
 
     def _change_links(self, command: NodeCommand) -> NodeAnswer:
         """Carries out an action on links."""
-        if command.node is not None and command.peer is not None:
-            link = self._names[command.node], self._names[command.peer]
-            links = [link, link[::-1]] if command.both_ways else [link]
-        else:
-            links = sorted(self._cut)
+        links = links_of(command, self._names, sorted(self._cut))
         rows = {(self._names[row.source], self._names[row.target]): row for row in self._link_rows()}
-        if refusal := link_refusal(command, [rows.get(link) for link in links]):
-            return refusal
+        if refused := link_refusal(command, [rows.get(link) for link in links]):
+            return refused
         is_cut = command.action is NodeAction.CUT
         for source, target in links if command.action is not NodeAction.LINKS else ():
             self._engine.set_link(source, target, up=not is_cut)
@@ -255,9 +246,8 @@ class KafkaSupervisor:
         self._report(self._record_event(node, text))
 
     def _record_event(self, node: NodeId, text: str) -> str:
-        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {node_name(node)}: {text}"
-        self._write(self.state.with_event(line))
-        return line
+        self._write(self.state.with_event(node_name(node), text))
+        return self.state.events[-1]
 
     def _write(self, state: ClusterState) -> None:
         self.state = state

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
-from io import BytesIO
 from typing import Any
 
-from kio.index import load_request_schema
-from kio.serial import entity_writer
 from kio.serial.errors import DecodeError
 
-from protocol.kafka.wire import FrameReader, RequestHead, decode_response, entity_builder
+from protocol.kafka.wire import FrameReader, RequestHead, decode_response, encode_request
 
 CLIENT_ID = "isray"
 MAX_FRAME_BYTES = 256 * 2**20
@@ -26,18 +23,6 @@ class Unanswered(Exception):
     def __init__(self, text: str, *, was_sent: bool) -> None:
         super().__init__(text)
         self.was_sent = was_sent
-
-
-def request_frame(api_key: int, version: int, correlation_id: int, values: Mapping[str, Any]) -> bytes:
-    """The frame of a request. KeyError where `values` lacks a field that the version needs."""
-    schema: Any = load_request_schema(api_key, version)
-    header = schema.__header_schema__
-    fields = {"request_api_key": api_key, "request_api_version": version, "correlation_id": correlation_id}
-    buffer = BytesIO()
-    entity_writer(header)(buffer, header(**fields, client_id=CLIENT_ID))
-    entity_writer(schema)(buffer, entity_builder(schema)(values))
-    body = buffer.getvalue()
-    return len(body).to_bytes(4, "big") + body
 
 
 class Connection:
@@ -66,7 +51,7 @@ class Connection:
         self._send(RequestHead(api_key, version, self._correlation_id), values, within_s)
 
     def _send(self, head: RequestHead, values: Mapping[str, Any], within_s: float) -> None:
-        frame = request_frame(head.api_key, head.version, head.correlation_id, values)
+        frame = encode_request(head.api_key, head.version, head.correlation_id, CLIENT_ID, values)
         was_sent = False
         try:
             if self._socket is None:

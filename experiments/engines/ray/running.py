@@ -20,6 +20,7 @@ from experiments.engines.clusters.cluster_state import (
     socket_path,
     write_state,
 )
+from experiments.engines.clusters.launch import NotReadyError
 from experiments.engines.clusters.node_commands import NodeServer, ask
 from experiments.engines.port import ClusterSpec
 from experiments.engines.ray.kept import is_kept, lock_disks, read_kept, write_kept
@@ -30,7 +31,7 @@ from experiments.engines.ray.session import (
     RayStartError,
     ray_session,
 )
-from experiments.engines.ray.supervisor import POLL_S, NotReadyError, RayLostError, Report, Supervisor
+from experiments.engines.ray.supervisor import POLL_S, RayLostError, Report, Supervisor
 from experiments.engines.ray.tap import ClusterRecorder, ClusterTap
 from experiments.support.errors import InputError
 from experiments.support.processes import signals_handled

@@ -37,8 +37,8 @@ from experiments.engines.clusters.cluster_state import (
     write_properties,
     write_state,
 )
+from experiments.engines.clusters.launch import NotReadyError
 from experiments.engines.clusters.node_commands import (
-    ALLOWED,
     DISK_ACTIONS,
     LINK_ACTIONS,
     LinkRow,
@@ -48,6 +48,9 @@ from experiments.engines.clusters.node_commands import (
     NodeRow,
     NodeState,
     link_refusal,
+    links_of,
+    refusal,
+    state_refusal,
 )
 from experiments.engines.port import ClusterSpec, ClusterView, cluster_view
 from experiments.engines.ray.engine import needs_recovery_manager
@@ -68,10 +71,6 @@ _ANSWER_WITHIN_S = 1.0
 _ENDED = "its process has ended"
 
 Report = Callable[[str], None]
-
-
-class NotReadyError(RuntimeError):
-    """The cluster did not become ready in time, or a node ended before."""
 
 
 class RayLostError(RuntimeError):
@@ -209,9 +208,8 @@ class Supervisor:
         self._report(self._record_event(node_name(node), text))
 
     def _record_event(self, what: str, text: str) -> str:
-        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {what}: {text}"
-        self._write(self.state.with_event(line))
-        return line
+        self._write(self.state.with_event(what, text))
+        return self.state.events[-1]
 
     # -- the commands of isray node ------------------------------------------------------------------------------------
 
@@ -219,17 +217,16 @@ class Supervisor:
         """Carries out a command, and records it as an event."""
         self.poll()
         names = {node_name(node): node for node in self._nodes}
-        if command.action in LINK_ACTIONS:
-            return self._change_links(command, names)
         if command.action is NodeAction.LIST:
             return NodeAnswer(rows=tuple(map(self._row, names.values())))
-        if command.node not in names:
-            return NodeAnswer(found=str(command.node), allowed=", ".join(names))
-        node = names[command.node]
-        state, allowed = self._node_state(node), ALLOWED[command.action]
-        if state not in allowed:
-            found = f"{command.node}, which is {state}"
-            return NodeAnswer(found=found, allowed=f"a node that is {' or '.join(allowed)}")
+        if refused := refusal(command, names):
+            return refused
+        if command.action in LINK_ACTIONS:
+            return self._change_links(command, names)
+        node = names[str(command.node)]
+        state = self._node_state(node)
+        if refused := state_refusal(command, state):
+            return refused
         failure, damaged = "", 0
         try:
             if command.action in DISK_ACTIONS:
@@ -245,17 +242,10 @@ class Supervisor:
 
     def _change_links(self, command: NodeCommand, names: Mapping[str, NodeId]) -> NodeAnswer:
         """Carries out an action on links."""
-        wrong = next((end for end in (command.node, command.peer) if end is not None and end not in names), None)
-        if wrong is not None:
-            return NodeAnswer(found=wrong, allowed=", ".join(names))
-        if command.node is not None and command.peer is not None:
-            link = names[command.node], names[command.peer]
-            links = [link, link[::-1]] if command.both_ways else [link]
-        else:
-            links = list(self._cluster.disturbed_links())
+        links = links_of(command, names, self._cluster.disturbed_links())
         rows = {(names[row.source], names[row.target]): row for row in self._link_rows()}
-        if refusal := link_refusal(command, [rows.get(link) for link in links]):
-            return refusal
+        if refused := link_refusal(command, [rows.get(link) for link in links]):
+            return refused
         match command.action:
             case NodeAction.CUT | NodeAction.HEAL:
                 self._cluster.set_links(links, up=command.action is NodeAction.HEAL)
