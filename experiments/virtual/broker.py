@@ -12,9 +12,11 @@ from typing import Any
 
 from google_crc32c import extend
 
+from experiments.engines.port import ClusterSpec
+from experiments.engines.sim.cluster import SimCluster
 from protocol.broker.lifecycle import LifecycleState
-from protocol.contract import Effect, Send
-from protocol.ids import CLUSTER_ID, NodeId, TimeMs
+from protocol.contract import Effect, Node, Send
+from protocol.ids import CLUSTER_ID, NodeId, TimeMs, is_broker
 from protocol.messages.base import ClientRequest, Message
 from protocol.messages.connections import ClientBytes, ClientDisconnected
 from protocol.nodes.broker import BrokerNode
@@ -90,3 +92,29 @@ class SimulatedBroker(BrokerNode):
             else:
                 kept.append(effect)
         return kept
+
+
+def listening_broker(
+    node: NodeId,
+    spec: ClusterSpec,
+    cluster: SimCluster,
+    endpoint: str,
+    to_application: Callable[[ClientBytes | ClientDisconnected], None],
+) -> Node | None:
+    """A new process of a broker with a listener, on its disk; None for a node that is no broker. Its random sources
+    follow from the cluster's seed and the number of the incarnation.
+    """
+    if not is_broker(node):
+        return None
+    life = f"{node}/{cluster.incarnation_of(node)}"
+    return SimulatedBroker(
+        to_application,
+        Random(f"{spec.seed}/listener/{life}"),
+        node,
+        spec.controller_ids,
+        spec.config,
+        cluster.disks[node],
+        Random(f"{spec.seed}/node/{life}"),
+        rack=spec.rack_of(node),
+        endpoint=endpoint,
+    )

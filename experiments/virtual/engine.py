@@ -9,12 +9,12 @@ from random import Random
 from experiments.check.engine import CheckedEngine
 from experiments.engines.port import ClusterSpec
 from experiments.engines.sim.network import NetworkModel
-from experiments.virtual.broker import SimulatedBroker
+from experiments.virtual.broker import listening_broker
 from experiments.virtual.connections import PORT, Connections
 from experiments.virtual.loop import SimulatedLoop
 from experiments.virtual.observer import Observer
 from protocol.contract import Node
-from protocol.ids import FIRST_APPLICATION, NodeId, TimeMs, is_broker, node_name
+from protocol.ids import FIRST_APPLICATION, NodeId, TimeMs, node_name
 
 
 class VirtualEngine(CheckedEngine):
@@ -30,21 +30,8 @@ class VirtualEngine(CheckedEngine):
         self.loop = SimulatedLoop(self.cluster, self.connections, FIRST_APPLICATION, order)  # type: ignore[abstract]
 
     def _listening(self, node: NodeId) -> Node | None:
-        if not is_broker(node):
-            return None
-        spec, cluster = self.spec, self.cluster
-        life = f"{node}/{cluster.incarnation_of(node)}"
-        return SimulatedBroker(
-            self.connections.from_broker,
-            Random(f"{spec.seed}/listener/{life}"),
-            node,
-            spec.controller_ids,
-            spec.config,
-            cluster.disks[node],
-            Random(f"{spec.seed}/node/{life}"),
-            rack=spec.rack_of(node),
-            endpoint=f"{node_name(node)}:{PORT}",
-        )
+        endpoint = f"{node_name(node)}:{PORT}"
+        return listening_broker(node, self.spec, self.cluster, endpoint, self.connections.from_broker)
 
     def run_until(self, condition: Callable[[], bool], within_ms: int) -> bool:
         return self.loop.run_until(condition, self.cluster.now_ms + within_ms)

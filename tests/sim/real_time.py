@@ -10,14 +10,13 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from random import Random
 
 from experiments.check.engine import CheckedEngine
 from experiments.engines.port import ClusterSpec
 from experiments.engines.sim.network import NetworkModel
 from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.runner import Runner
-from experiments.virtual.broker import SimulatedBroker
+from experiments.virtual.broker import SimulatedBroker, listening_broker
 from protocol.contract import Node
 from protocol.ids import FIRST_APPLICATION, NO_LEADER, NodeId, TopicPartition, is_broker
 from protocol.messages.base import Message
@@ -117,21 +116,8 @@ class RealTimeCluster:
         socket.incarnation = self.engine.cluster.incarnation_of(socket.broker)
 
     def _listening(self, node: NodeId) -> Node | None:
-        if not is_broker(node):
-            return None
-        spec, cluster = self._spec, self.engine.cluster
-        life = f"{node}/{cluster.incarnation_of(node)}"
-        return SimulatedBroker(
-            self._to_client,
-            Random(f"{spec.seed}/listener/{life}"),
-            node,
-            spec.controller_ids,
-            spec.config,
-            cluster.disks[node],
-            Random(f"{spec.seed}/node/{life}"),
-            rack=spec.rack_of(node),
-            endpoint=self.address_of(node),
-        )
+        endpoint = self.address_of(node) if is_broker(node) else ""
+        return listening_broker(node, self._spec, self.engine.cluster, endpoint, self._to_client)
 
     def _to_client(self, message: ClientBytes | ClientDisconnected) -> None:
         socket = self._sockets.get(message.connection)
