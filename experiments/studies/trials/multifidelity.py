@@ -21,6 +21,22 @@ pilot R is a constant, so the same holds for the R that the pilot finds, whateve
 That would be otherwise if R followed from the trials that are corrected: trials whose controls happened to agree would
 count more. Where controls gain little R is 0, and the trial is that of the estimator without controls, row by row.
 
+*Which of the R + 1 failures the trial has.* In cycles its own. Otherwise they are drawn by what the controls have seen,
+so that few trials see what is rare: of the M = R + 1 controls, j is drawn with
+
+    q_j = (1 / M) (1 + sum over k of M y_jk / (y_1k + ... + y_Mk)) / (1 + number of k),
+
+where y_jk is what control j has seen of k: incidents (chains of losses), and time without writes, each if at most half
+of the M controls have seen any, but not none. The trial has the weight 1 / (M q_j), at most 1 + the number of k. For
+any value x of a trial the expectation of x / (M q_j) over j is the mean of the M trials, so the estimate stays without
+bias whatever the controls see; where they see the wrong things it has a larger variance. With c and v that of j times
+the weight, and C = ((R + 1) mean - c) / R, the distance c - C has mean 0 given the M controls, as it has without
+weights, where C is the mean of the R others. All cells draw by one uniform number, and so the same failures where their
+controls see the same.
+
+What is rare is seen in 1 of 1 / p controls, so R is about 1 / p, p by `RARE_PILOT` controls, if that is more than the
+above and not too costly.
+
 A trial measures several numbers. R follows from the losses if the pilot has `LEAST_EVENTS` of them and that pays,
 otherwise from the number with the highest correlation of those with so many events: the time without writes, where
 losses are rare. With fewer events a correlation may be 1 by chance. Trials of a pilot are as long as `LEAST_FAILURES`
@@ -113,9 +129,9 @@ def drawn_trial(params: CellParameters, seed: int) -> Drawn:
 def draw_weights(controls: Sequence[ControlMeasures]) -> list[float]:
     """The weight that the trial has if it is drawn with the failures of each control, 1 / (M q)."""
     parts = [[each.values[place] for each in controls] for place in _DRAWN_BY]
-    means = [sum(part) / len(controls) for part in parts]
-    seen = [(part, mean) for part, mean in zip(parts, means, strict=True) if mean > 0.0]
-    return [(1 + len(seen)) / (1.0 + sum(part[place] / mean for part, mean in seen)) for place in range(len(controls))]
+    rare = [part for part in parts if 0 < sum(value > 0.0 for value in part) <= len(part) / 2]
+    relative = [[value * len(part) / sum(part) for value in part] for part in rare]
+    return [(1 + len(rare)) / (1.0 + sum(part[place] for part in relative)) for place in range(len(controls))]
 
 
 def _drawn(weights: Sequence[float], uniform: float) -> int:
