@@ -46,7 +46,7 @@ from protocol.metadata.partition import PartitionState
 
 SIZES = (1_000, 10_000)
 TRIALS = 3
-SIM_SECONDS = 10
+SIM_SECONDS = 5
 TOPIC_PARTITIONS = 1_000
 """Of one topic: a request to the controller has at most 10,000 records."""
 WITHIN_MS = 300_000
