@@ -24,17 +24,17 @@ count more. Where controls gain little R is 0, and the trial is that of the esti
 *Which of the R + 1 failures the trial has.* In cycles its own. Otherwise they are drawn by what the controls have seen,
 so that few trials see what is rare: of the M = R + 1 controls, j is drawn with
 
-    q_j = (1 / M) (1 + sum over k of M y_jk / (y_1k + ... + y_Mk)) / (1 + number of k),
+    q_j = (1 / M) (1 + sum over k of s_k M y_jk / (y_1k + ... + y_Mk)) / (1 + sum over k of s_k),
 
-where y_jk is what control j has seen of k: incidents (chains of losses), and time without writes, each if at most half
-of the M controls have seen any, but not none. The trial has the weight 1 / (M q_j), at most 1 + the number of k. For
+where y_jk is what control j has seen of k: incidents (chains of losses, s = 2), and time without writes (s = 1), each
+if at most half of the M controls have seen any, but not none. The trial has the weight 1 / (M q_j), at most 4. For
 any value x of a trial the expectation of x / (M q_j) over j is the mean of the M trials, so the estimate stays without
 bias whatever the controls see; where they see the wrong things it has a larger variance. With c and v that of j times
 the weight, and C = ((R + 1) mean - c) / R, the distance c - C has mean 0 given the M controls, as it has without
 weights, where C is the mean of the R others. All cells draw by one uniform number, and so the same failures where their
 controls see the same.
 
-What is rare is seen in 1 of 1 / p controls, so R is about 1 / p, p by `RARE_PILOT` controls, if that is more than the
+What is rare is seen in 1 of 1 / p controls, so R is about 2 / p, p by `RARE_PILOT` controls, if that is more than the
 above and not too costly.
 
 A trial measures several numbers. R follows from the losses if the pilot has `LEAST_EVENTS` of them and that pays,
@@ -77,11 +77,12 @@ MOST_COST = 1.0 / 3.0
 15, not by 50, and losses, of which few are seen and which get nothing of it, take a third longer, not twice as long."""
 LEAST_CORRELATION = 0.5
 """Below it trials are not drawn by what their controls see of a number."""
-RARE_PILOT, LEAST_DRAWN, MOST_DRAWN_COST = 256, 8, 0.5
-"""Controls that say how rare losses and times without writes are; the least and, as a cost in trials, the most from
-which a trial is drawn for their sake."""
+RARE_PILOT, SEEN, LEAST_DRAWN, MOST_DRAWN_COST = 256, 2.0, 8, 0.5
+"""Controls that say how rare losses and times without writes are; how many of those from which a trial is drawn are to
+see what is rarest; their least number and, in trials, their largest cost for its sake."""
 _LOSSES = "losses"
-_DRAWN_BY = tuple(map(CONTROLLED.index, ("incidents", "unwritable")))
+_DRAWN_BY = {"incidents": 2.0, "unwritable": 1.0}
+"""What a trial is drawn by, and the part of the probability that it has; all alike have 1."""
 MOST_WORK = 0.5
 """Controls that do not halve the work are not worth the pilot, which takes as long as `PILOT` trials."""
 
@@ -128,10 +129,12 @@ def drawn_trial(params: CellParameters, seed: int) -> Drawn:
 
 def draw_weights(controls: Sequence[ControlMeasures]) -> list[float]:
     """The weight that the trial has if it is drawn with the failures of each control, 1 / (M q)."""
-    parts = [[each.values[place] for each in controls] for place in _DRAWN_BY]
-    rare = [part for part in parts if 0 < sum(value > 0.0 for value in part) <= len(part) / 2]
-    relative = [[value * len(part) / sum(part) for value in part] for part in rare]
-    return [(1 + len(rare)) / (1.0 + sum(part[place] for part in relative)) for place in range(len(controls))]
+    parts = [[each.values[CONTROLLED.index(name)] for each in controls] for name in _DRAWN_BY]
+    shares = zip(_DRAWN_BY.values(), parts, strict=True)
+    rare = [(share, part) for share, part in shares if 0 < sum(value > 0.0 for value in part) <= len(part) / 2]
+    relative = [[share * value * len(part) / sum(part) for value in part] for share, part in rare]
+    whole = 1.0 + sum(share for share, _ in rare)
+    return [whole / (1.0 + sum(part[place] for part in relative)) for place in range(len(controls))]
 
 
 def _drawn(weights: Sequence[float], uniform: float) -> int:
@@ -178,10 +181,10 @@ def _controls_to_draw_from(params: CellParameters, unlike: Collection[str], cost
     the numbers that are known to differ in trials and their controls."""
     model = control_model(params)
     found = [model.run(control_seed(-1, number), False) for number in range(RARE_PILOT)]
-    places = [place for place in _DRAWN_BY if CONTROLLED[place] not in unlike]
+    places = [CONTROLLED.index(name) for name in _DRAWN_BY if name not in unlike]
     shares = [sum(each.values[place] > 0.0 for each in found) / RARE_PILOT for place in places]
     rarest = min((share for share in shares if share > 0.0), default=1.0)
-    most = min(1.0 / rarest, MOST_DRAWN_COST * cost_ratio, MOST_CONTROLS)
+    most = min(SEEN / rarest, MOST_DRAWN_COST * cost_ratio, MOST_CONTROLS)
     return 2 ** math.floor(math.log2(most)) if most >= LEAST_DRAWN else 0
 
 

@@ -126,10 +126,10 @@ def test_in_cycles_the_further_controls_are_others(monkeypatch: pytest.MonkeyPat
 
 
 def test_weights_of_drawn_trials_by_hand() -> None:
-    """Four controls with 0, 0, 1 and 3 incidents (mean 1) that cannot be written for 0, 4, 0 and 0 h (mean 1): a third
-    of the probability goes to all equally, a third by incidents, a third by time. So q is 1/12 for the first, 1/12 +
-    1/3, 1/12 + 1/12, and 1/12 + 1/4 = 1/3, in all 1; the weights 1 / (4 q) are 3, 3/5, 3/2 and 3/4. Without any
-    incident or time all are drawn with weight 1."""
+    """Four controls with 0, 0, 1 and 3 incidents (mean 1), not writable for 0, 4, 0 and 0 h (mean 1): a quarter
+    of the probability goes to all equally, a half by incidents, a quarter by time. So q is 1/16 for the first, 1/16 +
+    1/4, 1/16 + 1/8, and 1/16 + 3/8, in all 1; the weights 1 / (4 q) are 4, 4/5, 4/3 and 4/7. Without any incident or
+    time, and where more than half have some, all are drawn with weight 1."""
     incidents, unwritable = CONTROLLED.index("incidents"), CONTROLLED.index("unwritable")
 
     def control(count: float, hours: float) -> ControlMeasures:
@@ -138,9 +138,11 @@ def test_weights_of_drawn_trials_by_hand() -> None:
         return ControlMeasures(1.0, tuple(values), 1)
 
     found = draw_weights([control(0, 0), control(0, 4), control(1, 0), control(3, 0)])
-    assert found == pytest.approx([3.0, 0.6, 1.5, 0.75])
+    assert found == pytest.approx([4.0, 4 / 5, 4 / 3, 4 / 7])
     assert sum(1.0 / (4.0 * weight) for weight in found) == pytest.approx(1.0)
     assert draw_weights([control(0, 0)] * 3) == [1.0] * 3
+    assert draw_weights([control(0, 0), control(1, 2), control(2, 0), control(3, 1)])[0] == 2.0
+    assert draw_weights([control(1, 2), control(2, 3), control(0, 0)]) == [1.0] * 3
 
 
 def test_a_drawn_trial_has_the_failures_weight_and_control_of_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
