@@ -23,8 +23,8 @@ Computing 38, 2016.
 
 *Honest intervals.* beta and s would be biased towards the trials that they come from. So trials are in `FOLDS` folds by
 their numbers, and those of a fold have the coefficients of all others (cross-fitting: Avramidis and Wilson, Operations
-Research 41, 1993, on splitting of samples). A metric with fewer than `LEAST_EVENTS` events outside of a fold has
-beta = 0 there: that is the estimate without controls.
+Research 41, 1993, on splitting of samples). A metric with fewer than `LEAST_EVENTS` events, or `LEAST_ELSEWHERE`
+outside of a fold, has beta = 0 there: that is the estimate without controls.
 
 Where all trials agree with their controls the variance over trials is that of the controls only. But a disagreement may
 be rare and have been missed. With n events and none in disagreement, a share of up to -ln(alpha / 2) / n of them may
@@ -48,7 +48,7 @@ import numpy as np
 from experiments.studies.estimation.moments import ALPHA, Numbers, Sums
 
 FOLDS = 5
-LEAST_EVENTS = 10
+LEAST_EVENTS, LEAST_ELSEWHERE = 10, 5
 _NO_VARIANCE = 1e-12
 
 
@@ -155,11 +155,13 @@ def total_of(folds: Sequence[ControlSums]) -> ControlSums:
 
 def coefficients(folds: Sequence[ControlSums]) -> list[Coefficient]:
     """Those of each fold, by the trials of all others."""
+    if total_of(folds).events < LEAST_EVENTS:
+        return [NO_CONTROL] * len(folds)
     return [_coefficient(total_of([*folds[:index], *folds[index + 1 :]])) for index in range(len(folds))]
 
 
 def _coefficient(sums: ControlSums) -> Coefficient:
-    if sums.events < LEAST_EVENTS or sums.correlation is None:
+    if sums.events < LEAST_ELSEWHERE or sums.correlation is None:
         return NO_CONTROL
     return Coefficient(sums.covariance / sums.spread * sums.share, sums.rate)
 
