@@ -31,9 +31,9 @@ def controlled_trial(params: CellParameters, seed: int) -> TrialResult:
     exposures of various lengths."""
     found, random = fake_trial(params, seed), Random(seed)
     measured = measure(found.rows)
-    values = tuple(measured.values[name] * random.uniform(0.9, 1.1) for name in CONTROLLED)
+    values = tuple(measured.values.get(name, 0.0) * random.uniform(0.9, 1.1) for name in CONTROLLED)
     others = [measure(fake_trial(params, random.randrange(1 << 40)).rows).values for _ in range(RUNS)]
-    means = tuple(sum(each[name] for each in others) / RUNS for name in CONTROLLED)
+    means = tuple(sum(each.get(name, 0.0) for each in others) / RUNS for name in CONTROLLED)
     exposures = (measured.exposure * random.uniform(0.9, 1.1), measured.exposure * random.uniform(0.95, 1.05))
     controls = ControlResult(RUNS, *exposures, values, means)
     text = hashlib.sha256(repr((found.trace_hash, controls)).encode()).hexdigest()

@@ -34,7 +34,7 @@ the weight, and C = ((R + 1) mean - c) / R, the distance c - C has mean 0 given 
 weights, where C is the mean of the R others. All cells draw by one uniform number, and so the same failures where their
 controls see the same.
 
-What is rare is seen in 1 of 1 / p controls, so R is about 2 / p, p by `RARE_PILOT` controls, if that is more than the
+What is rare is seen in 1 of 1 / p controls, so R is about 8 / p, p by `RARE_PILOT` controls, if that is more than the
 above and not too costly.
 
 A trial measures several numbers. R follows from the losses if the pilot has `LEAST_EVENTS` of them and that pays,
@@ -77,7 +77,7 @@ MOST_COST = 1.0 / 3.0
 15, not by 50, and losses, of which few are seen and which get nothing of it, take a third longer, not twice as long."""
 LEAST_CORRELATION = 0.5
 """Below it trials are not drawn by what their controls see of a number."""
-RARE_PILOT, SEEN, LEAST_DRAWN, MOST_DRAWN_COST = 256, 2.0, 8, 0.5
+RARE_PILOT, SEEN, LEAST_DRAWN, MOST_DRAWN_COST = 256, 8.0, 8, 0.5
 """Controls that say how rare losses and times without writes are; how many of those from which a trial is drawn are to
 see what is rarest; their least number and, in trials, their largest cost for its sake."""
 _LOSSES = "losses"
