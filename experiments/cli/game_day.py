@@ -49,14 +49,14 @@ def run(
     from experiments.scenarios.loader import require_running
     from experiments.scenarios.runner import Runner
 
-    with attached(state_of(name, address)) as engine:
-        require_running(scenario, engine.spec, topics_of(engine))
-        require_whole(engine)
-        runner = Runner(scenario, engine)
-        try:
+    try:
+        with attached(state_of(name, address)) as engine:
+            require_running(scenario, engine.spec, topics_of(engine))
+            require_whole(engine)
+            runner = Runner(scenario, engine)
             result, explored = run_explored(runner, runner.run, scenario.name)
-        except ActionRefusedError as error:
-            fail(f"isray: {error}", {"error": str(error)} if as_json else None)
+    except ActionRefusedError as error:
+        fail(f"isray: {error}", {"error": str(error)} if as_json else None)
     shown = Exploration(html, None, explored if html is not None else None, None)
     print_result(as_json, result.document() | shown.document, print_scenario, result, shown)
     fail_if(not result.passed)
