@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from experiments.cli.output import Json, fail, fail_if, option, print_result
-from experiments.cli.run_pages import Exploration, Html
+from experiments.cli.run_pages import Exploration, Html, expect_page
 from experiments.cli.scenario import print_scenario
 from experiments.support.errors import InputError
 from experiments.support.shipped import SCENARIOS, file_or_shipped
@@ -41,6 +41,7 @@ def run(
 
     scenario = load_scenario(file_or_shipped(file, SCENARIOS, "a scenario file"))
     require_engine(scenario, "ray")
+    expect_page(html)
     stay_on_loopback()
     expect_kills()
     from experiments.engines.ray.attached import ActionRefusedError, attached
