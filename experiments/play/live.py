@@ -411,7 +411,7 @@ def _metadata_log(engine: AttachedEngine) -> Sequence[MetadataRecord]:
     """The metadata log, for the names of topics in the diagram; empty where a controller does not answer."""
     try:
         return engine.metadata_log()
-    except ActionRefusedError:
+    except (ActionRefusedError, *NODE_FAILURES):
         return ()
 
 
