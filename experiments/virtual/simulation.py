@@ -13,8 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from experiments.check.engine import CheckedEngine
-from experiments.engines.port import Violation
+from experiments.engines.port import Engine, Violation
 from experiments.engines.sim.memory import rare_collections
 from experiments.engines.sim.network import NetworkModel
 from experiments.scenarios.loader import scenario_from
@@ -98,7 +97,7 @@ class SimulatedKafka:
         self._latency = latency
         self._reset_after_ms = reset_after_ms
         self._timeline = Timeline.of(timeline, within)
-        self._scenario = _scenario(
+        self._scenario = scenario_of(
             {"brokers": brokers, **(cluster or {})}, topics or {"t": 1}, topic_config or {}, self._timeline.raw_steps
         )
 
@@ -152,19 +151,20 @@ class SimulatedKafka:
             duration_ms=ended_ms - begun_ms,
             trace_hash=engine.trace_hash(),
             acknowledged=engine.observer.acknowledged,
-            logs=_committed(engine),
+            logs=committed(engine),
             exchanges=engine.observer.exchanges,
             violations=engine.violations(),
             unhandled=loop.unhandled,
         )
 
 
-def _scenario(
+def scenario_of(
     cluster: Mapping[str, object],
     topics: Mapping[str, int | Sequence[Sequence[int]]],
     config: Mapping[str, object],
-    steps: Sequence[Mapping[str, object]],
+    steps: Sequence[Mapping[str, object]] = (),
 ) -> Scenario:
+    """The scenario that creates the cluster and the topics of a run."""
     brokers = cluster["brokers"]
     factor = min(3, brokers) if isinstance(brokers, int) else 3
     listed = [
@@ -177,7 +177,7 @@ def _scenario(
     return scenario_from(raw | {"steps": listed_steps}, "simulated_kafka", (FIRST_APPLICATION,))
 
 
-def _committed(engine: CheckedEngine) -> dict[TopicPartition, list[KafkaRecord]]:
+def committed(engine: Engine) -> dict[TopicPartition, list[KafkaRecord]]:
     """The records below the high watermark in the leader's log of each partition that has one."""
     view = engine.view()
     logs: dict[TopicPartition, list[KafkaRecord]] = {}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from experiments.engines.port import Engine
 from experiments.faults.controls import Controls
 from experiments.faults.draw import Rates, timeline
 from experiments.faults.inject import Injector
@@ -87,7 +88,7 @@ class Timeline:
                 engine.resume(node)
             if not engine.is_running(node):
                 engine.start(node)
-        engine.run_until(lambda: _is_whole(engine), within_ms)
+        engine.run_until(lambda: is_whole(engine), within_ms)
 
     @staticmethod
     def _drawn(runner: Runner, engine: VirtualEngine) -> tuple[Fault, ...]:
@@ -100,7 +101,8 @@ class Timeline:
         return timeline(SWARM_RATES, targets, Random(f"{spec.seed}/swarm"), SWARM_BEGIN_MS, SWARM_LENGTH_MS)
 
 
-def _is_whole(engine: VirtualEngine) -> bool:
+def is_whole(engine: Engine) -> bool:
+    """Whether every partition has a leader and all of its replicas in sync."""
     view = engine.view()
     return view is not None and all(
         state.leader != NO_LEADER and {*state.isr} == {*state.replicas} for state in view.partitions.values()
