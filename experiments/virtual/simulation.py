@@ -19,12 +19,13 @@ from experiments.engines.sim.network import NetworkModel
 from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.model import Scenario
 from experiments.scenarios.runner import Runner
+from experiments.support.errors import InputError
 from experiments.virtual.connections import PORT, RESET_AFTER_MS
 from experiments.virtual.engine import VirtualEngine
 from experiments.virtual.observer import Acknowledged, Exchange, readable
 from experiments.virtual.patches import patched
 from experiments.virtual.recording import CallRecorder
-from experiments.virtual.timeline import Steps, Timeline
+from experiments.virtual.timeline import SOURCE, Steps, Timeline
 from protocol.ids import FIRST_APPLICATION, NO_LEADER, TimeMs, TopicPartition, node_name
 from protocol.messages.kafka_batch import KafkaRecord, is_kafka
 
@@ -91,6 +92,8 @@ class SimulatedKafka:
         latency: NetworkModel | None = None,
         reset_after_ms: TimeMs = RESET_AFTER_MS,
     ) -> None:
+        if type(seed) is not int:
+            raise InputError(SOURCE, "seed", seed, "a whole number")
         self.seed = seed
         self.html: Path | None = None
         self._shuffle = shuffle
@@ -174,7 +177,7 @@ def scenario_of(
     ]
     raw: dict[str, object] = {"name": "simulated-kafka", "cluster": {**cluster}, "topics": listed}
     listed_steps = [dict(step) for step in steps] or [{"wait": "1ms"}]
-    return scenario_from(raw | {"steps": listed_steps}, "simulated_kafka", (FIRST_APPLICATION,))
+    return scenario_from(raw | {"steps": listed_steps}, SOURCE, (FIRST_APPLICATION,))
 
 
 def committed(engine: Engine) -> dict[TopicPartition, list[KafkaRecord]]:
