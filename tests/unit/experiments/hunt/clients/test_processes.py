@@ -81,10 +81,12 @@ def test_a_fault_holds_until_the_last_one_of_its_kind_ends() -> None:
 
 
 def test_a_door_passes_frames_on_with_its_own_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    asyncio.run(asyncio.wait_for(_door(monkeypatch), WITHIN_S))
+    door = asyncio.run(asyncio.wait_for(_door(monkeypatch), WITHIN_S))
+    assert [it.api_key for it in door.observer.exchanges] == [API_VERSIONS, API_VERSIONS]
+    assert door.unhandled == []
 
 
-async def _door(monkeypatch: pytest.MonkeyPatch) -> None:
+async def _door(monkeypatch: pytest.MonkeyPatch) -> Door:
     """A broker that answers each request with its own address; the second one comes through only without the cut."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -114,8 +116,7 @@ async def _door(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("experiments.hunt.clients.processes.application", application)
     assert await door.serve(ClientPlan(seed=1), librdkafka.LIBRDKAFKA) == f"{HOST}:{port}"
-    assert [it.api_key for it in door.observer.exchanges] == [API_VERSIONS, API_VERSIONS]
-    assert door.unhandled == []
+    return door
 
 
 def test_a_fault_that_processes_do_not_have_is_refused() -> None:
