@@ -125,6 +125,14 @@ DEPARTURES: tuple[Departure, ...] = (
         rule=KAFKA_RULES["recovered-with-next-change"],
         reason="isray's leader says so at once (C5, C8): else no controller knows whether the routine is over.",
     ),
+    Departure(
+        rule=KAFKA_RULES["complete-follower-kept"],
+        reason="isray removes it (A47, M41), so that min ISR counts replicas that still fetch.",
+    ),
+    Departure(
+        rule=KAFKA_RULES["new-directory-elects-nobody"],
+        reason="isray's brokers have one directory, and may lead with a new disk as soon as they are unfenced.",
+    ),
 )
 
 QUORUM_DEPARTURES: tuple[Departure, ...] = tuple(

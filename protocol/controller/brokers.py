@@ -107,12 +107,17 @@ def fence(state: ControllerState, broker: BrokerId, epoch: Epoch) -> list[Metada
     ]
 
 
-def unfence(state: ControllerState, broker: BrokerId, epoch: Epoch) -> list[MetadataRecord]:
-    """Unfences the broker and elects for leaderless partitions, which it may lead now."""
-    return [
-        BrokerRegistrationChangeRecord.unchecked(broker_id=broker, broker_epoch=epoch, fenced=False),
-        *_leader_and_isr_updates(state, state.leaderless(), add=broker),
-    ]
+def unfence(
+    state: ControllerState, broker: BrokerId, epoch: Epoch, *, on_new_disk: bool = False
+) -> list[MetadataRecord]:
+    """Unfences the broker and elects for leaderless partitions, which it may lead now; one `on_new_disk` is not elected
+    by that: its partitions change otherwise, as where Kafka records their new directories.
+    """
+    unfenced = BrokerRegistrationChangeRecord.unchecked(broker_id=broker, broker_epoch=epoch, fenced=False)
+    if on_new_disk:
+        held = (key for key, partition in state.image.partitions() if broker in partition.replicas)
+        return [unfenced, *(PartitionChangeRecord.unchecked(topic_id=it, partition_id=index) for it, index in held)]
+    return [unfenced, *_leader_and_isr_updates(state, state.leaderless(), add=broker)]
 
 
 def begin_controlled_shutdown(state: ControllerState, broker: BrokerId, epoch: Epoch) -> list[MetadataRecord]:
