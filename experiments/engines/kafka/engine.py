@@ -55,7 +55,9 @@ LOSSES = ("none", "unflushed", "records", "all")
 
 
 class KafkaEngine(Engine):
-    """A cluster of processes of `program`, formatted, none of which runs. InputError as for `ProcessCluster`."""
+    """A cluster of processes of `program`, formatted, none of which runs. `with_listeners` others write, too, and logs
+    have digests in the place of their records. InputError as for `ProcessCluster`.
+    """
 
     name = "kafka"
 
@@ -84,7 +86,8 @@ class KafkaEngine(Engine):
             return
         voters = first_voters(spec, self.cluster.uuids)
         self.metadata = metadata = MetadataLog(self._disks, spec.config, voters, ALIASES, self._emit)
-        self._replicas = DiskReplicas(self.cluster, metadata)
+        self._digests = with_listeners
+        self._replicas = DiskReplicas(self.cluster, metadata, digests=self._digests)
 
     def _new_client(self) -> KafkaClient:
         controllers = {node: self.cluster.address(node) for node in self._disks}
@@ -112,7 +115,7 @@ class KafkaEngine(Engine):
         if not self.run_until(self._is_empty, READY_WITHIN_MS):
             return False
         if isinstance(self.metadata, MetadataLog):
-            self._replicas = DiskReplicas(self.cluster, self.metadata)
+            self._replicas = DiskReplicas(self.cluster, self.metadata, digests=self._digests)
         self._traces.clear()
         self._judged = 0
         return True
@@ -162,9 +165,9 @@ class KafkaEngine(Engine):
         for node in sorted(self._unproven):
             if self._takes_part(node):
                 self._unproven.discard(node)
-            elif code := self.cluster.exit_code(node):
+            elif self.cluster.exit_code(node):
                 self._unproven.discard(node)
-                raise NodeFailed(node, f"it ended with exit code {code}", self.cluster.last_lines(node))
+                raise NodeFailed(node, self.cluster.end_of(node))
 
     def _takes_part(self, node: NodeId) -> bool:
         if is_controller(node):
@@ -185,10 +188,14 @@ class KafkaEngine(Engine):
 
     def crash(self, node: NodeId, loss: Loss) -> None:
         """SIGKILL. A loss of unflushed records waits first until the broker has written down what it has flushed.
-        ValueError for a kind of loss that only the simulator has.
+        ValueError for a kind of loss that only the simulator has, InputError for one after which no controller
+        would have all metadata.
         """
         if loss.kind not in LOSSES or loss.writeback_ms is not None:
             raise ValueError(f"a loss of the kind {loss.kind!r} is for the simulator only")
+        if loss.kind == "all" and is_controller(node) and not self.metadata.is_held_without(node):
+            found = "the only disk with all that the controllers have committed"
+            raise InputError(f"node {node}", "", found, "a controller whose metadata another one has, too")
         if loss.kind in ("unflushed", "records") and self.cluster.is_running(node):
             time.sleep(2 * CHECKPOINT_MS / 1000)
         self.cluster.kill(node)
