@@ -143,3 +143,13 @@ NEW_DIRECTORY_ELECTS_NOBODY = _declare(
     first="",
     last="",
 )
+NEW_DIRECTORY_EMPTIES_ELR = _declare(
+    "new-directory-empties-elr",
+    kafka="Where a broker with another disk reports the new log directory of a replica, the partition's ELR is"
+    " emptied.",
+    source="ReplicationControlManager.handleAssignReplicasToDirs, seen on real clusters; fixed in 4.3.0 (PR 20716)",
+    first="4.1.2",
+    last="4.2.1",
+)
+NEW_DIRECTORY_RULES = frozenset({NEW_DIRECTORY_ELECTS_NOBODY, NEW_DIRECTORY_EMPTIES_ELR})
+"""Rules for which a broker says at its registration that its disk is new."""

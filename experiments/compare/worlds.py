@@ -19,6 +19,7 @@ from experiments.support.processes import orderly_signals
 from experiments.support.releases.installed import installed_release
 from protocol.features import RELEASED, Generation
 from protocol.kafka_release import kafka_release
+from protocol.kafka_rules import KAFKA_RULES
 
 SIM, RAY, KAFKA = "sim", "ray", "kafka"
 ENGINES = (SIM, RAY, KAFKA)
@@ -39,7 +40,9 @@ class World:
 
 
 def require_world(scenario: Scenario, world: World) -> None:
-    """InputError if a world cannot run the scenario, or is a real Kafka that is not installed."""
+    """InputError if a world cannot run the scenario, or is a real Kafka that is not installed, or has not the rules of
+    Kafka's that the scenario names.
+    """
     if world.release and Generation(scenario.cluster.generation) not in RELEASED:
         allowed = ", ".join(it.value for it in RELEASED)
         raise InputError(
@@ -50,6 +53,10 @@ def require_world(scenario: Scenario, world: World) -> None:
         )
     require_engine(scenario, world.engine)
     if world.engine == KAFKA:
+        for rule in (KAFKA_RULES[name] for name in scenario.cluster.kafka_rules):
+            if rule.first and not rule.holds_in(kafka_release(world.release)):
+                found = f"{rule.name}, which Kafka {world.release} does not have"
+                raise InputError(scenario.name, "cluster.kafka_rules", found, f"Kafka {rule.first} to {rule.last}")
         installed_release(world.release, os.environ, "--kafka")
 
 

@@ -133,6 +133,13 @@ DEPARTURES: tuple[Departure, ...] = (
         rule=KAFKA_RULES["new-directory-elects-nobody"],
         reason="isray's brokers have one directory, and may lead with a new disk as soon as they are unfenced.",
     ),
+    Departure(
+        rule=KAFKA_RULES["new-directory-empties-elr"],
+        reason="isray's members of the ELR leave it for what happens to themselves: they have all committed records.",
+        scenario="replaced-disk",
+        story="The ELR is emptied, and the last known leader, whose disk was replaced, is elected with an empty log.",
+        lost=1,
+    ),
 )
 
 QUORUM_DEPARTURES: tuple[Departure, ...] = tuple(

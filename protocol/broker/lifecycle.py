@@ -26,7 +26,7 @@ from protocol.contract import Storage
 from protocol.errors import ErrorCode, TransitionError
 from protocol.events.broker import BrokerStateChanged
 from protocol.ids import NO_EPOCH, Epoch, NodeId, TimeMs
-from protocol.kafka_rules import NEW_DIRECTORY_ELECTS_NOBODY
+from protocol.kafka_rules import NEW_DIRECTORY_RULES
 from protocol.messages.commands import ShutdownCommand
 from protocol.messages.control import (
     NEW_DISK,
@@ -144,7 +144,7 @@ class BrokerLifecycleManager:
     def read_clean_shutdown(self) -> None:
         """Reads and deletes the clean-shutdown file, as the first action of a process. StorageError."""
         storage, rules = self._context.storage, self._context.config.kafka_rules
-        is_new = NEW_DIRECTORY_ELECTS_NOBODY in rules and not storage.log_names()
+        is_new = not rules.isdisjoint(NEW_DIRECTORY_RULES) and not storage.log_names()
         self._previous_epoch = NEW_DISK if is_new else take_clean_shutdown_epoch(storage)
 
     def start(self, now_ms: TimeMs) -> None:

@@ -12,7 +12,7 @@ from protocol.messages.base import Int8, Int32, Int64, Message, Request, Respons
 from protocol.messages.records import ControllerFeature
 
 NEW_DISK = -2
-"""As `previous_broker_epoch`: the disk is new. Only under `NEW_DIRECTORY_ELECTS_NOBODY` (`protocol/kafka_rules.py`)."""
+"""As `previous_broker_epoch`: the disk is new. Only under `NEW_DIRECTORY_RULES` (`protocol/kafka_rules.py`)."""
 
 
 class BrokerRegistrationRequest(Request, control=True):

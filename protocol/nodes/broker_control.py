@@ -108,8 +108,10 @@ class BrokerControl:
     def _change_control_state(self, broker: BrokerId, epoch: Epoch, target: BrokerControlState) -> None:
         log = self._log
         if target is BrokerControlState.UNFENCED:
-            log.write(brokers.unfence(log.state, broker, epoch, on_new_disk=broker in log.incarnations.on_new_disk))
+            is_new = broker in log.incarnations.on_new_disk
             log.incarnations.on_new_disk.discard(broker)
+            log.write(brokers.report_directories(log.state, broker) if is_new else [])
+            log.write(brokers.unfence(log.state, broker, epoch, on_new_disk=is_new))
         elif target is BrokerControlState.CONTROLLED_SHUTDOWN:
             log.write(brokers.begin_controlled_shutdown(log.state, broker, epoch))
             log.incarnations.shutdown_offsets[broker] = log.state.image.next_offset

@@ -179,6 +179,8 @@ def test_drawn_scenarios_have_steps_that_can_be_carried_out(seed: int) -> None:
     [
         ("power-loss", NEW, "kip-497, kip-966-elr"),
         ("min-isr-change-kafka", OTHER, "--engine sim or kafka"),
+        ("dead-last-known-leader-kafka", World(KAFKA, "4.4.0"), "Kafka 4.0.0 to 4.0.0"),
+        ("withdrawn-replica-kafka", World(KAFKA, "4.1.2"), "Kafka 4.3.0 to 4.4.0"),
     ],
 )
 def test_what_a_world_cannot_run_is_refused(name: str, world: World, allowed: str) -> None:
