@@ -42,10 +42,10 @@ def _ways_of(kind: str, fields: BaseModel | None) -> Iterator[Way]:
         yield from ((kind, name, word) for word in words if name in WORDS and isinstance(word, str))
 
 
-def as_few_as_needed(scenarios: Sequence[Scenario]) -> set[int]:
-    """The indices of scenarios that use an engine in every way in which one of `scenarios` does."""
+def as_few_as_needed(scenarios: Sequence[Scenario], elsewhere: Sequence[Scenario]) -> set[int]:
+    """The indices of scenarios that, with those that run `elsewhere`, use an engine in every way in which one does."""
     own = [ways(scenario) for scenario in scenarios]
-    left, chosen = set[Way]().union(*own), set[int]()
+    left, chosen = set[Way]().union(*own).difference(*map(ways, elsewhere)), set[int]()
     while left:
         best = max(range(len(own)), key=lambda at: len(own[at] & left) / (len(scenarios[at].steps) + OVERHEAD_STEPS))
         chosen.add(best)
@@ -53,10 +53,12 @@ def as_few_as_needed(scenarios: Sequence[Scenario]) -> set[int]:
     return chosen
 
 
-def rest_as_proof(groups: dict[str, list[ParameterSet]]) -> dict[str, list[ParameterSet]]:
+def rest_as_proof(
+    groups: dict[str, list[ParameterSet]], elsewhere: Sequence[Scenario]
+) -> dict[str, list[ParameterSet]]:
     """The same parameters, each a scenario, of tests; those that the choice leaves out have the marker `proof`."""
     numbered = [(name, given) for name, group in groups.items() for given in group]
-    chosen = as_few_as_needed([scenario for _, given in numbered for scenario in given.values])
+    chosen = as_few_as_needed([scenario for _, given in numbered for scenario in given.values], elsewhere)
     found: dict[str, list[ParameterSet]] = {name: [] for name in groups}
     for at, (name, given) in enumerate(numbered):
         marks = given.marks if at in chosen else (*given.marks, pytest.mark.proof)
