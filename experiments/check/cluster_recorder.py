@@ -14,16 +14,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from experiments.check.client_history import ACKS_ALL, result_of
+from experiments.check.engine_recorder import MARK_EVERY_MS, begun
 from experiments.check.history import Ended, FinalPartition, Invoked, RecordRange, Seen
-from experiments.check.recording import Header, RecordingWriter
+from experiments.check.recording import Header
 from experiments.engines.port import ClusterSpec, TraceEvent
 from experiments.engines.ray.tap import CallerCall, FinalLogs, RecordsRead, SendBegan, SendEnded
-from experiments.support.errors import InputError
 from protocol.config import ENABLE_IDEMPOTENCE
 from protocol.ids import TimeMs
 from protocol.messages.records import MetadataRecord
-
-MARK_EVERY_MS = 1_000
 
 
 class RunningRecording:
@@ -33,17 +31,7 @@ class RunningRecording:
 
     def __init__(self, folder: Path, name: str, spec: ClusterSpec, began_unix_ms: TimeMs) -> None:
         self._header = Header.of(name, "ray", spec, began_unix_ms=began_unix_ms, others_write=True)
-        try:
-            self._writer = RecordingWriter(folder)
-            try:
-                self._writer.metadata(())
-                self._writer.mark(self._header, 0)
-            except OSError:
-                self._writer.remove()
-                raise
-        except OSError as error:
-            found = f"{folder}, {error.strerror}"
-            raise InputError("--trace", "", found, "a folder that is empty or can be created, with room") from error
+        self._writer = begun(folder, self._header)
         self._began_ms = began_unix_ms
         self._is_idempotent = bool(spec.config.values[ENABLE_IDEMPOTENCE])
         self._under_way: dict[int, list[range]] = {}

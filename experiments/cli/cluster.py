@@ -106,7 +106,7 @@ def up(
         "trace": None if trace is None else str(trace.absolute()),
     }
     if engine is EngineName.KAFKA:
-        ray_only = {"--kafka-release": kafka_release, "--from": kept, "--address": address, "--trace": trace}
+        ray_only = {"--kafka-release": kafka_release, "--from": kept, "--address": address}
         refuse_given(ray_only | {"--server-properties": server_properties}, "--engine kafka", "--engine ray")
         placed = {"racks": None if racks is None else _racks(racks, brokers or 3)}
         options = kafka_options(asked | placed | {"config": name_values("--config", config)}, kafka)

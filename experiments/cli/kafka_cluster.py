@@ -76,14 +76,14 @@ def run_engine(options: ClusterOptions, ready: Callable[[ClusterState], None], r
 
 
 def _run_kafka(options: ClusterOptions, ready: Callable[[ClusterState], None], report: Callable[[str], None]) -> None:
-    from experiments.engines.kafka.life_cycle import read_life_cycle
+    from experiments.check.engine_recorder import EngineRecording
     from experiments.engines.kafka.processes import Program
     from experiments.engines.kafka.running import run_kafka_cluster
     from experiments.engines.port import ClusterSpec
 
-    program = Program(read_life_cycle(), installed_release(options.installed, os.environ, "--kafka"))
+    program = Program.of(options.installed, os.environ)
     spec = ClusterSpec(options.brokers, options.controllers, config_of(options), racks=options.racks or 0)
     try:
-        run_kafka_cluster(options, spec, program, ready, report)
+        run_kafka_cluster(options, spec, program, ready, report, EngineRecording)
     except NotReadyError as error:
         raise ClusterFailed(error) from error

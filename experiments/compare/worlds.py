@@ -76,7 +76,6 @@ def _engine(world: World, spec: ClusterSpec) -> Engine:
 
         return RayEngine(spec)
     from experiments.engines.kafka.engine import KafkaEngine
-    from experiments.engines.kafka.life_cycle import read_life_cycle
     from experiments.engines.kafka.processes import Program
 
-    return KafkaEngine(spec, Program(read_life_cycle(), installed_release(world.release, os.environ, "--kafka")))
+    return KafkaEngine(spec, Program.of(world.release, os.environ))

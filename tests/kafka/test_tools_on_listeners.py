@@ -11,35 +11,27 @@ The commands are those of Kafka's quickstart and of the pages on operation that 
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.kafka.kafka_jars import run_class
-from tests.ray.command_helpers import Shell, begun_shell, end_server, free_port
+from experiments.bench.real_kafka import started
+from experiments.engines.kafka.engine import KafkaEngine
+from experiments.engines.kafka.processes import Program
+from experiments.engines.port import ClusterSpec
+from protocol.config import ClusterConfig
+from protocol.features import Generation
+from tests.kafka.kafka_jars import RELEASE
+from tests.ray.command_helpers import Shell, begun_shell, end_server
 
 WITHIN_S = 90
 TOOLS = "org.apache.kafka.tools"
-BROKERS = (0, 1, 2)
-CONTROLLER = 1000
-PROPERTIES = """\
-process.roles={roles}
-node.id={id}
-controller.quorum.voters=1000@localhost:{controller}
-controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
-listeners={listeners}
-inter.broker.listener.name=PLAINTEXT
-log.dirs={folder}
-offsets.topic.num.partitions=8
-auto.create.topics.enable=false
-min.insync.replicas=1
-"""
 VARYING = {
     r"TopicId: \S+": "TopicId: ID",
     r"(localhost|127\.0\.0\.1):\d+": "HOST:PORT",
@@ -95,31 +87,13 @@ def isray(jars: Path, shell: Shell) -> Iterator[World]:
 
 
 @pytest.fixture(scope="module")
-def kafka(jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def kafka(jars: Path) -> Iterator[World]:
     """A controller and three brokers of Apache Kafka."""
-    folder, processes = tmp_path_factory.mktemp("kafka"), []
-    controller, *ports = [free_port() for _ in range(4)]
-    try:
-        for node in (CONTROLLER, *BROKERS):
-            is_broker = node != CONTROLLER
-            listener = f"PLAINTEXT://localhost:{ports[node]}" if is_broker else f"CONTROLLER://localhost:{controller}"
-            values = {"id": node, "controller": controller, "listeners": listener, "folder": folder / f"disk-{node}"}
-            file = folder / f"{node}.properties"
-            file.write_text(PROPERTIES.format(roles="broker" if is_broker else "controller", **values))
-            run_class(jars, "kafka.tools.StorageTool", "format", "-t", "4L6g3nShT-eMCtK--X86sw", "-c", str(file))
-            line = ["java", "-Xmx256m", "-cp", f"{jars}/*", "kafka.Kafka", str(file)]
-            with (folder / f"{node}.log").open("wb") as output:
-                processes.append(subprocess.Popen(line, stdout=output, stderr=subprocess.STDOUT))
-        world = World(jars, ",".join(f"localhost:{port}" for port in ports))
-        deadline = time.monotonic() + WITHIN_S
-        while world.run("BrokerApiVersionsCommand").count("Produce(0)") < len(BROKERS):
-            assert time.monotonic() < deadline
-        yield world
-    finally:
-        for process in processes:
-            process.kill()
-        for process in processes:
-            process.wait()
+    program = Program.of(RELEASE, os.environ)
+    spec = ClusterSpec(3, 1, ClusterConfig.of(Generation.KIP_966_ELR))
+    with closing(KafkaEngine(spec, program, with_links=False, with_listeners=True)) as engine:
+        started(engine)
+        yield World(jars, ",".join(f"127.0.0.1:{port}" for port in engine.cluster.addresses.client_ports.values()))
 
 
 def move(tmp_path: Path) -> str:

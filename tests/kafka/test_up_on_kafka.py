@@ -41,8 +41,8 @@ def states(document: Any) -> list[str]:
     return [broker["state"] for broker in document["brokers"]]
 
 
-def test_nodes_are_killed_cut_and_started_and_clients_notice(shell: Shell) -> None:
-    state = shell.json("up", "--engine", "kafka", "--kafka", RELEASE, "--detach")
+def test_nodes_are_killed_cut_and_started_and_clients_notice(shell: Shell, tmp_path: Path) -> None:
+    state = shell.json("up", "--engine", "kafka", "--kafka", RELEASE, "--detach", "--trace", str(tmp_path / "day"))
     servers = ",".join(state["listeners"].values())
     admin = AdminClient({"bootstrap.servers": servers})
     topic = NewTopic("orders", 1, replica_assignment=[[2, 0, 1]], config={"min.insync.replicas": "2"})
@@ -75,3 +75,6 @@ def test_nodes_are_killed_cut_and_started_and_clients_notice(shell: Shell) -> No
     shell.ok("down")
     assert not processes_naming([folder])
     assert not folder.exists()
+    found = shell.json("check", str(tmp_path / "day"))
+    assert (found["engine"], found["is_complete"], found["violations"]) == ("kafka", True, [])
+    assert (found["lost_acked"], found["metadata_records"] > 0) == (None, True)

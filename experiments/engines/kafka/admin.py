@@ -8,22 +8,33 @@ a scenario runs (`experiments/scenarios/on_kafka.py`).
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from protocol.errors import ErrorCode
 from protocol.messages.admin import AdminRequest
+from protocol.messages.base import json_values
 from protocol.messages.cluster import UnregisterBrokerRequest
 from protocol.messages.configs import IncrementalAlterConfigsRequest
-from protocol.messages.partitions import AlterPartitionReassignmentsRequest, ElectionType, ElectLeadersRequest
+from protocol.messages.partitions import AlterPartitionReassignmentsRequest, ElectLeadersRequest
 from protocol.messages.quorum import AddVoterRequest, RemoveVoterRequest
 from protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
 
-ELECTIONS: Mapping[ElectionType, int] = {ElectionType.PREFERRED: 0, ElectionType.UNCLEAN: 1}
-"""Types of elections that Kafka has, by their numbers."""
-Values = Mapping[str, Any]
+Values = dict[str, Any]
 Failure = tuple[ErrorCode, str]
+_APIS: Mapping[type[AdminRequest], tuple[int, int]] = {
+    CreateTopicsRequest: (19, 7),
+    DeleteTopicsRequest: (20, 6),
+    CreatePartitionsRequest: (37, 3),
+    ElectLeadersRequest: (43, 2),
+    IncrementalAlterConfigsRequest: (44, 1),
+    AlterPartitionReassignmentsRequest: (45, 1),
+    UnregisterBrokerRequest: (64, 0),
+    AddVoterRequest: (80, 1),
+    RemoveVoterRequest: (81, 0),
+}
+"""By the kind of a request, the API and version of Kafka's."""
 
 
 class Call(NamedTuple):
@@ -34,115 +45,34 @@ class Call(NamedTuple):
     values: Values
 
 
-def _create_topics(request: CreateTopicsRequest, timeout_ms: int) -> Call:
-    topics = [
-        {
-            "name": topic.name,
-            "num_partitions": topic.num_partitions,
-            "replication_factor": topic.replication_factor,
-            "assignments": [
-                {"partition_index": it.partition_index, "broker_ids": it.broker_ids} for it in topic.assignments
-            ],
-            "configs": [{"name": it.name, "value": it.value} for it in topic.configs],
-        }
-        for topic in request.topics
-    ]
-    for topic in topics:
-        if topic["assignments"]:
-            topic |= {"num_partitions": -1, "replication_factor": -1}
-    return Call(19, 7, {"topics": topics, "timeout": timeout_ms, "validate_only": request.validate_only})
-
-
-def _delete_topics(request: DeleteTopicsRequest, timeout_ms: int) -> Call:
-    topics = [{"name": topic.name, "topic_id": None} for topic in request.topics]
-    return Call(20, 6, {"topics": topics, "timeout": timeout_ms})
-
-
-def _create_partitions(request: CreatePartitionsRequest, timeout_ms: int) -> Call:
-    topics = [
-        {
-            "name": topic.name,
-            "count": topic.count,
-            "assignments": None
-            if topic.assignments is None
-            else [{"broker_ids": replicas} for replicas in topic.assignments],
-        }
-        for topic in request.topics
-    ]
-    return Call(37, 3, {"topics": topics, "timeout": timeout_ms, "validate_only": request.validate_only})
-
-
-def _alter_configs(request: IncrementalAlterConfigsRequest, timeout_ms: int) -> Call:
-    resources = [
-        {
-            "resource_type": resource.resource_type.value,
-            "resource_name": resource.resource_name,
-            "configs": [
-                {"name": it.name, "config_operation": it.operation.value, "value": it.value} for it in resource.configs
-            ],
-        }
-        for resource in request.resources
-    ]
-    return Call(44, 1, {"resources": resources, "validate_only": request.validate_only})
-
-
-def _elect(request: ElectLeadersRequest, timeout_ms: int) -> Call:
-    partitions = [{"topic": it.topic, "partitions": it.partitions} for it in request.topic_partitions or ()]
-    kind = ELECTIONS[request.election_type]
-    return Call(43, 2, {"election_type": kind, "topic_partitions": partitions, "timeout": timeout_ms})
-
-
-def _reassign(request: AlterPartitionReassignmentsRequest, timeout_ms: int) -> Call:
-    topics = [
-        {
-            "name": topic.name,
-            "partitions": [{"partition_index": it.partition_index, "replicas": it.replicas} for it in topic.partitions],
-        }
-        for topic in request.topics
-    ]
-    if request.allow_replication_factor_change:
-        return Call(45, 0, {"timeout": timeout_ms, "topics": topics})
-    values = {"timeout": timeout_ms, "allow_replication_factor_change": False, "topics": topics}
-    return Call(45, 1, values)
-
-
-def _unregister(request: UnregisterBrokerRequest, timeout_ms: int) -> Call:
-    return Call(64, 0, {"broker_id": request.broker_id})
-
-
-def _add_voter(request: AddVoterRequest, timeout_ms: int) -> Call:
-    listeners = [{"name": it.name, "host": it.host, "port": it.port} for it in request.endpoints]
-    voter = {"voter_id": request.voter_id, "voter_directory_id": _uuid(request.voter_uuid), "listeners": listeners}
-    values = {"cluster_id": None, "timeout": timeout_ms, **voter}
-    return Call(80, 0, values) if request.ack_when_committed else Call(80, 1, values | {"ack_when_committed": False})
-
-
-def _remove_voter(request: RemoveVoterRequest, timeout_ms: int) -> Call:
-    voter = {"voter_id": request.voter_id, "voter_directory_id": _uuid(request.voter_uuid)}
-    return Call(81, 0, {"cluster_id": None, **voter})
-
-
-def _uuid(text: str) -> UUID:
-    """A uuid of Kafka's, 16 bytes in base64; none is zero."""
-    return UUID(bytes=base64.urlsafe_b64decode(text + "==")) if text else UUID(int=0)
-
-
-_CALLS: Mapping[type[AdminRequest], Callable[..., Call]] = {
-    CreateTopicsRequest: _create_topics,
-    DeleteTopicsRequest: _delete_topics,
-    CreatePartitionsRequest: _create_partitions,
-    IncrementalAlterConfigsRequest: _alter_configs,
-    ElectLeadersRequest: _elect,
-    AlterPartitionReassignmentsRequest: _reassign,
-    UnregisterBrokerRequest: _unregister,
-    AddVoterRequest: _add_voter,
-    RemoveVoterRequest: _remove_voter,
-}
-
-
 def call_of(request: AdminRequest, timeout_ms: int) -> Call:
-    """The request as one of Kafka's. KeyError for one that Kafka does not have."""
-    return _CALLS[type(request)](request, timeout_ms)
+    """The request as one of Kafka's. KeyError for one that Kafka does not have.
+
+    Fields have Kafka's names, but for those that are set here. A request that leaves a field of a newer version at its
+    default is of the version before it.
+    """
+    (api_key, version), values = _APIS[type(request)], json_values(request) | {"timeout": timeout_ms}
+    match request:
+        case CreateTopicsRequest():
+            for topic in values["topics"]:
+                topic |= {"num_partitions": -1, "replication_factor": -1} if topic["assignments"] else {}
+        case CreatePartitionsRequest():
+            for topic in values["topics"]:
+                assigned = topic["assignments"]
+                topic["assignments"] = assigned and [{"broker_ids": replicas} for replicas in assigned]
+        case IncrementalAlterConfigsRequest():
+            for resource in values["resources"]:
+                for config in resource["configs"]:
+                    config["config_operation"] = config["operation"]
+        case AlterPartitionReassignmentsRequest(allow_replication_factor_change=True):
+            version = 0
+        case AddVoterRequest() | RemoveVoterRequest():
+            uuid = (
+                UUID(bytes=base64.urlsafe_b64decode(request.voter_uuid + "==")) if request.voter_uuid else UUID(int=0)
+            )
+            values |= {"cluster_id": None, "voter_directory_id": uuid, "listeners": values.get("endpoints")}
+            version = 0 if values.get("ack_when_committed") else version
+    return Call(api_key, version, values)
 
 
 def error_code(number: int) -> ErrorCode:

@@ -168,7 +168,7 @@ class KafkaClient:
                 return None
             numbered = (identity, producer.epoch, producer.sequence)
         pairs: list[Pair] = [(None, command.payload), *((None, b"") for _ in range(1, command.record_count))]
-        return build_batch(pairs, time.time_ns() // 10**6, _crc, numbered)
+        return build_batch(pairs, time.time_ns() // 10**6, crc32c, numbered)
 
     def _try_produce(
         self, command: ProduceCommand, partition: TopicPartition, batch: RecordBatch, connections: Connections
@@ -177,7 +177,7 @@ class KafkaClient:
         leader, error = self._leader(partition, connections)
         if leader is None:
             return error, NO_OFFSET, False
-        partitions = [{"index": partition.partition, "records": to_kafka(batch, _crc)}]
+        partitions = [{"index": partition.partition, "records": to_kafka(batch, crc32c)}]
         topics = [{"name": partition.topic, "partition_data": partitions}]
         timeout_ms = round(self._request_s * 1000)
         values = {"transactional_id": None, "acks": command.acks, "timeout": timeout_ms, "topic_data": topics}
@@ -388,7 +388,7 @@ def high_watermark(address: Address, partition: TopicPartition, within_s: float)
             return None
 
 
-def _crc(data: bytes, before: int) -> int:
+def crc32c(data: bytes, before: int) -> int:
     return int(extend(before, data))
 
 

@@ -22,10 +22,13 @@ FETCH_WITHIN_S = 2.0
 
 @dataclass(slots=True)
 class DiskReplicas:
-    """`replica` and `log` are as those of `Engine`."""
+    """`replica` and `log` are as those of `Engine`. Where clients of others write, `digests`, batches have digests of
+    their content as payloads.
+    """
 
     cluster: ProcessCluster
     metadata: MetadataLog
+    digests: bool = False
     _logs: dict[tuple[NodeId, TopicPartition], DiskLog] = field(default_factory=dict)
 
     def replica(self, broker: NodeId, partition: TopicPartition) -> ReplicaView | None:
@@ -43,13 +46,13 @@ class DiskReplicas:
     def log(self, broker: NodeId, partition: TopicPartition) -> Sequence[RecordBatch]:
         log = self._log(broker, partition)
         assert log is not None, f"broker {broker} has no replica of {partition}"
-        return [batch.stored() for batch in log.batches]
+        return [batch.with_payload(batch.payload) if self.digests else batch.stored() for batch in log.batches]
 
     def _log(self, broker: NodeId, partition: TopicPartition) -> DiskLog | None:
         """The log of a running broker's replica as it is now, None where there is none."""
         folder = self.cluster.disk(broker) / f"{partition.topic}-{partition.partition}"
         if not self.cluster.is_running(broker) or not folder.is_dir():
             return None
-        log = self._logs.setdefault((broker, partition), DiskLog(folder))
+        log = self._logs.setdefault((broker, partition), DiskLog(folder, self.digests))
         log.refresh()
         return log

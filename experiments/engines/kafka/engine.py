@@ -52,7 +52,9 @@ LOSSES = ("none", "unflushed", "records", "all")
 
 
 class KafkaEngine(Engine):
-    """A cluster of processes of `program`, formatted, none of which runs. InputError as for `ProcessCluster`."""
+    """A cluster of processes of `program`, formatted, none of which runs. `with_listeners` others write, too, and logs
+    have digests in the place of their records. InputError as for `ProcessCluster`.
+    """
 
     name = "kafka"
 
@@ -82,7 +84,7 @@ class KafkaEngine(Engine):
             return
         voters = first_voters(spec, cluster.uuids)
         self.metadata = metadata = MetadataLog(disks, spec.config, voters, ALIASES, self._emit)
-        self._replicas = DiskReplicas(cluster, metadata)
+        self._replicas = DiskReplicas(cluster, metadata, digests=with_listeners)
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -117,9 +119,9 @@ class KafkaEngine(Engine):
         for node in sorted(self._unproven):
             if self._takes_part(node):
                 self._unproven.discard(node)
-            elif code := self.cluster.exit_code(node):
+            elif self.cluster.exit_code(node):
                 del self._started[node]
-                raise NodeFailed(node, f"it ended with exit code {code}", self.cluster.last_lines(node))
+                raise NodeFailed(node, self.cluster.end_of(node))
 
     def _takes_part(self, node: NodeId) -> bool:
         if is_controller(node):
@@ -140,10 +142,14 @@ class KafkaEngine(Engine):
 
     def crash(self, node: NodeId, loss: Loss) -> None:
         """SIGKILL. A loss of unflushed records waits first until the broker has written down what it has flushed.
-        ValueError for a kind of loss that only the simulator has.
+        ValueError for a kind of loss that only the simulator has, InputError for one after which no controller
+        would have all metadata.
         """
         if loss.kind not in LOSSES or loss.writeback_ms is not None:
             raise ValueError(f"a loss of the kind {loss.kind!r} is for the simulator only")
+        if loss.kind == "all" and is_controller(node) and not self.metadata.is_held_without(node):
+            found = "the only disk with all that the controllers have committed"
+            raise InputError(f"node {node}", "", found, "a controller whose metadata another one has, too")
         if loss.kind in ("unflushed", "records") and self.cluster.is_running(node):
             time.sleep(2 * CHECKPOINT_MS / 1000)
         self.cluster.kill(node)

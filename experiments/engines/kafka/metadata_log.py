@@ -167,6 +167,11 @@ class MetadataLog:
         topic = self.image.topic_named(partition.topic)
         return None if topic is None else topic.partitions.get(partition.partition)
 
+    def is_held_without(self, node: NodeId) -> bool:
+        """Whether another disk than that of `node` has all that is committed."""
+        others = (log.batches for other, log in self._logs.items() if other != node)
+        return any(batch.next_offset == self._committed for batches in others for batch in reversed(batches))
+
     def view(self) -> ClusterView:
         """The committed state."""
         image = self.image

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import base64
 import struct
-from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from protocol.config import CONFIGS
 from protocol.errors import ProtocolInvariantError
@@ -45,9 +45,8 @@ FRAME_VERSION = 1
 ELR_VERSION = "eligible.leader.replicas.version"
 _TOPIC, _BROKER = 2, 4
 """Types of resources in config records."""
-_ABORTED, _CLEAR_ELR = 25, 28
-"""Kinds of records: the end of a transaction of the metadata log whose records do not count; cleared ELRs."""
-Item = TypeVar("Item")
+_ABORTED = 25
+"""The kind of the record that ends a transaction of the metadata log whose records do not count."""
 
 
 class Reader:
@@ -77,32 +76,26 @@ class Reader:
             if byte < 0x80:
                 return number
 
-    def number(self, form: str) -> int:
-        """A number in the form of `struct`: `b`, `h`, `i`, `q`, or `H` for a port."""
+    def field(self, form: str) -> Any:
+        """A field: `?` and numbers in the form of `struct`; `u` a uuid; `s` a text or null; `n` an array of `i`; `U` of
+        `u`; `E` of endpoints and `F` of features, which are passed over.
+        """
+        match form:
+            case "u":
+                return base64.urlsafe_b64encode(self.take(16)).decode().rstrip("=")
+            case "s":
+                length = self.unsigned()
+                return None if length == 0 else self.take(length - 1).decode()
+            case "n" | "U" | "E" | "F":
+                return tuple(self.fields(_ITEMS[form])[0] for _ in range(self.unsigned() - 1))
+            case "t":
+                return self.tagged()
         (found,) = struct.unpack(f">{form}", self.take(struct.calcsize(form)))
-        return int(found)
-
-    def boolean(self) -> bool:
-        return self.number("b") != 0
-
-    def uuid(self) -> str:
-        return base64.urlsafe_b64encode(self.take(16)).decode().rstrip("=")
-
-    def nullable_text(self) -> str | None:
-        length = self.unsigned()
-        return None if length == 0 else self.take(length - 1).decode()
-
-    def text(self) -> str:
-        found = self.nullable_text()
-        if found is None:
-            raise ValueError("null in the place of a text")
         return found
 
-    def array(self, item: Callable[[], Item]) -> tuple[Item, ...]:
-        return tuple(item() for _ in range(self.unsigned() - 1))
-
-    def numbers(self) -> tuple[int, ...]:
-        return self.array(lambda: self.number("i"))
+    def fields(self, layout: str) -> list[Any]:
+        """The fields of a layout, a letter each."""
+        return [self.field(form) for form in layout]
 
     def tagged(self) -> dict[int, Reader]:
         """The tagged fields by their tags."""
@@ -111,6 +104,19 @@ class Reader:
             tag, size = self.unsigned(), self.unsigned()
             found[tag] = Reader(self.take(size))
         return found
+
+
+_ITEMS = {"n": "i", "U": "u", "E": "ssHht", "F": "shht"}
+Tagged = Mapping[int, Reader]
+
+
+def _numbers(tagged: Tagged, tag: int) -> tuple[int, ...] | None:
+    """A tagged field that is an array of numbers, None where there is none."""
+    return tagged[tag].field("n") if tag in tagged else None
+
+
+def _number(tagged: Tagged, tag: int, form: str, default: int) -> int:
+    return int(tagged[tag].field(form)) if tag in tagged else default
 
 
 class Translator:
@@ -122,7 +128,7 @@ class Translator:
         self._image, self._aliases = image, aliases
         self._epochs: dict[int, int] = {}
 
-    def records(self, value: bytes) -> Iterator[MetadataRecord]:
+    def records(self, value: bytes) -> Sequence[MetadataRecord]:
         """What a record of Kafka's is here. ProtocolInvariantError for one that Kafka 4.0 to 4.4 do not write."""
         fields = Reader(value)
         try:
@@ -131,20 +137,18 @@ class Translator:
             kind, version = fields.unsigned(), fields.unsigned()
             if kind == _ABORTED:
                 raise ProtocolInvariantError("a transaction of the metadata log was aborted, which is not read")
-            read = _READERS.get(kind)
-            found = None if read is None else read(self, fields, version)
-            if kind == _CLEAR_ELR:
-                yield from self._cleared(fields)
+            if kind not in _KINDS:
+                return ()
+            layouts, translate = _KINDS[kind]
+            found = fields.fields(layouts[min(version, len(layouts) - 1)])
+            records = list(translate(self, fields.tagged(), *found))
         except (LookupError, ValueError, struct.error) as error:
             raise ProtocolInvariantError(f"a metadata record that cannot be read ({error!r}): {value.hex()}") from error
-        if (read is not None or kind == _CLEAR_ELR) and not fields.is_at_end:
+        if not fields.is_at_end:
             raise ProtocolInvariantError(f"version {version} of metadata record {kind} has fields that are not known")
-        if found is not None:
-            yield found
+        return records
 
-    def _cleared(self, fields: Reader) -> Iterator[MetadataRecord]:
-        name = fields.text()
-        fields.tagged()
+    def _clear_elr(self, tagged: Tagged, name: str) -> Iterator[MetadataRecord]:
         topic = self._image.topic_named(name) if name else None
         for key, state in list(self._image.partitions(None if topic is None else topic.topic_id)):
             if state.elr or state.last_known_elr:
@@ -152,32 +156,22 @@ class Translator:
                     topic_id=key.topic_id, partition_id=key.partition, eligible_leader_replicas=(), last_known_elr=()
                 )
 
-    def _topic(self, fields: Reader, version: int) -> MetadataRecord:
-        name, topic_id = fields.text(), fields.uuid()
-        fields.tagged()
-        return TopicRecord(name=name, topic_id=topic_id)
+    def _topic(self, tagged: Tagged, name: str, topic_id: str) -> Iterator[MetadataRecord]:
+        yield TopicRecord(name=name, topic_id=topic_id)
 
-    def _config(self, fields: Reader, version: int) -> MetadataRecord | None:
-        resource, name, config, value = fields.number("b"), fields.text(), fields.text(), fields.nullable_text()
-        fields.tagged()
+    def _config(
+        self, tagged: Tagged, resource: int, name: str, config: str, value: str | None
+    ) -> Iterator[MetadataRecord]:
         own = config if resource == _TOPIC else self._aliases.get(config, config)
-        if own not in CONFIGS or not (resource == _TOPIC or (resource == _BROKER and not name)):
-            return None
-        topic_id = self._image.topic_ids[name] if resource == _TOPIC else None
-        return ConfigRecord(topic_id=topic_id, name=own, value=value)
+        if own in CONFIGS and (resource == _TOPIC or (resource == _BROKER and not name)):
+            topic_id = self._image.topic_ids[name] if resource == _TOPIC else None
+            yield ConfigRecord(topic_id=topic_id, name=own, value=value)
 
-    def _register_broker(self, fields: Reader, version: int) -> MetadataRecord:
-        broker = fields.number("i")
-        if version >= 2:
-            fields.boolean()  # whether it is on its way from ZooKeeper
-        incarnation, epoch = fields.uuid(), fields.number("q")
-        fields.array(lambda: _endpoint(fields))
-        fields.array(lambda: _feature(fields))
-        rack, fenced = fields.nullable_text(), fields.boolean()
-        shutting_down = version >= 1 and fields.boolean()
-        fields.tagged()
+    def _register_broker(self, tagged: Tagged, broker: int, *fields: Any) -> Iterator[MetadataRecord]:
+        """From version 2 on a field says whether the broker is on its way from ZooKeeper."""
+        *_, incarnation, epoch, _, _, rack, fenced, shutting_down = fields
         self._epochs[epoch] = self._image.next_offset
-        return RegisterBrokerRecord(
+        yield RegisterBrokerRecord(
             broker_id=broker,
             broker_epoch=self._epochs[epoch],
             incarnation_id=incarnation,
@@ -186,29 +180,21 @@ class Translator:
             rack=rack,
         )
 
-    def _change_registration(self, fields: Reader, version: int) -> MetadataRecord:
-        broker, epoch, tagged = fields.number("i"), fields.number("q"), fields.tagged()
-        fenced, shutting_down = (tagged[tag].number("b") if tag in tagged else 0 for tag in (0, 1))
-        return BrokerRegistrationChangeRecord(
+    def _change_registration(self, tagged: Tagged, broker: int, epoch: int) -> Iterator[MetadataRecord]:
+        yield BrokerRegistrationChangeRecord(
             broker_id=broker,
             broker_epoch=self._epochs[epoch],
-            fenced={1: True, -1: False}.get(fenced),
-            in_controlled_shutdown=True if shutting_down == 1 else None,
+            fenced={1: True, -1: False}.get(_number(tagged, 0, "b", 0)),
+            in_controlled_shutdown=True if _number(tagged, 1, "b", 0) == 1 else None,
         )
 
-    def _unregister_broker(self, fields: Reader, version: int) -> MetadataRecord:
-        broker, epoch = fields.number("i"), fields.number("q")
-        fields.tagged()
-        return UnregisterBrokerRecord(broker_id=broker, broker_epoch=self._epochs[epoch])
+    def _unregister_broker(self, tagged: Tagged, broker: int, epoch: int) -> Iterator[MetadataRecord]:
+        yield UnregisterBrokerRecord(broker_id=broker, broker_epoch=self._epochs[epoch])
 
-    def _partition(self, fields: Reader, version: int) -> MetadataRecord:
-        index, topic_id = fields.number("i"), fields.uuid()
-        replicas, isr, removing, adding = (fields.numbers() for _ in range(4))
-        leader, leader_epoch, partition_epoch = (fields.number("i") for _ in range(3))
-        if version >= 1:
-            fields.array(fields.uuid)  # the directories of the replicas
-        tagged = fields.tagged()
-        return PartitionRecord(
+    def _partition(self, tagged: Tagged, index: int, topic_id: str, *fields: Any) -> Iterator[MetadataRecord]:
+        """From version 1 on the last field has the directories of the replicas."""
+        replicas, isr, removing, adding, leader, leader_epoch, partition_epoch, *_ = fields
+        yield PartitionRecord(
             topic_id=topic_id,
             partition_id=index,
             replicas=replicas,
@@ -216,103 +202,82 @@ class Translator:
             removing_replicas=removing,
             adding_replicas=adding,
             leader=leader,
-            leader_recovery_state=tagged[0].number("b") if 0 in tagged else 0,
+            leader_recovery_state=_number(tagged, 0, "b", 0),
             leader_epoch=leader_epoch,
             partition_epoch=partition_epoch,
-            eligible_leader_replicas=tagged[1].numbers() if 1 in tagged else (),
-            last_known_elr=tagged[2].numbers() if 2 in tagged else (),
+            eligible_leader_replicas=_numbers(tagged, 1) or (),
+            last_known_elr=_numbers(tagged, 2) or (),
         )
 
-    def _change_partition(self, fields: Reader, version: int) -> MetadataRecord:
-        index, topic_id, tagged = fields.number("i"), fields.uuid(), fields.tagged()
-
-        def numbers(tag: int) -> tuple[int, ...] | None:
-            return tagged[tag].numbers() if tag in tagged else None
-
-        return PartitionChangeRecord(
+    def _change_partition(self, tagged: Tagged, index: int, topic_id: str) -> Iterator[MetadataRecord]:
+        yield PartitionChangeRecord(
             topic_id=topic_id,
             partition_id=index,
-            isr=numbers(0),
-            leader=tagged[1].number("i") if 1 in tagged else UNCHANGED_LEADER,
-            replicas=numbers(2),
-            removing_replicas=numbers(3),
-            adding_replicas=numbers(4),
-            leader_recovery_state=tagged[5].number("b") if 5 in tagged else UNCHANGED_RECOVERY_STATE,
-            eligible_leader_replicas=numbers(6),
-            last_known_elr=numbers(7),
+            isr=_numbers(tagged, 0),
+            leader=_number(tagged, 1, "i", UNCHANGED_LEADER),
+            replicas=_numbers(tagged, 2),
+            removing_replicas=_numbers(tagged, 3),
+            adding_replicas=_numbers(tagged, 4),
+            leader_recovery_state=_number(tagged, 5, "b", UNCHANGED_RECOVERY_STATE),
+            eligible_leader_replicas=_numbers(tagged, 6),
+            last_known_elr=_numbers(tagged, 7),
         )
 
-    def _remove_topic(self, fields: Reader, version: int) -> MetadataRecord:
-        topic_id = fields.uuid()
-        fields.tagged()
-        return RemoveTopicRecord(topic_id=topic_id)
+    def _remove_topic(self, tagged: Tagged, topic_id: str) -> Iterator[MetadataRecord]:
+        yield RemoveTopicRecord(topic_id=topic_id)
 
-    def _feature_level(self, fields: Reader, version: int) -> MetadataRecord | None:
-        name, level = fields.text(), fields.number("h")
-        fields.tagged()
-        if name != ELR_VERSION:
-            return None
-        return FeatureLevelRecord(name=METADATA_VERSION, feature_level=METADATA_VERSION_ELR if level else 1)
+    def _feature_level(self, tagged: Tagged, name: str, level: int) -> Iterator[MetadataRecord]:
+        if name == ELR_VERSION:
+            yield FeatureLevelRecord(name=METADATA_VERSION, feature_level=METADATA_VERSION_ELR if level else 1)
 
-    def _producer_ids(self, fields: Reader, version: int) -> MetadataRecord:
-        fields.number("i"), fields.number("q")
-        found = ProducerIdsRecord(next_producer_id=fields.number("q"))
-        fields.tagged()
-        return found
+    def _producer_ids(self, tagged: Tagged, broker: int, epoch: int, following: int) -> Iterator[MetadataRecord]:
+        yield ProducerIdsRecord(next_producer_id=following)
 
-    def _register_controller(self, fields: Reader, version: int) -> MetadataRecord:
-        controller, incarnation = fields.number("i"), fields.uuid()
-        fields.boolean()  # whether it is ready for a migration from ZooKeeper
-        fields.array(lambda: _endpoint(fields))
-        fields.array(lambda: _feature(fields))
-        fields.tagged()
-        return RegisterControllerRecord(controller_id=controller, incarnation_id=incarnation)
+    def _register_controller(
+        self, tagged: Tagged, controller: int, incarnation: str, *_: Any
+    ) -> Iterator[MetadataRecord]:
+        yield RegisterControllerRecord(controller_id=controller, incarnation_id=incarnation)
 
-    def _unregister_controller(self, fields: Reader, version: int) -> MetadataRecord:
-        controller = fields.number("i")
-        fields.tagged()
-        return UnregisterControllerRecord(controller_id=controller)
+    def _unregister_controller(self, tagged: Tagged, controller: int) -> Iterator[MetadataRecord]:
+        yield UnregisterControllerRecord(controller_id=controller)
 
 
 def leader_of(value: bytes) -> int:
     """The leader in the value of the control record that begins its epoch."""
-    return Reader(value[2:]).number("i")
+    return int(Reader(value[2:]).field("i"))
 
 
 def voters_of(value: bytes) -> tuple[ReplicaKey, ...]:
-    """The voters in the value of a control record about them (KIP-853), whatever its version."""
+    """The voters in the value of a control record about them (KIP-853), whatever its version: each with its endpoints,
+    and the supported levels of kraft.version.
+    """
     fields = Reader(value[2:])
 
     def voter() -> ReplicaKey:
-        key = ReplicaKey(fields.number("i"), fields.uuid())
-        fields.array(lambda: (fields.text(), fields.text(), fields.number("H"), fields.tagged()))
-        fields.number("h"), fields.number("h"), fields.tagged()  # the supported levels of kraft.version
-        fields.tagged()
+        key = ReplicaKey(*fields.fields("iu"))
+        for _ in range(fields.unsigned() - 1):
+            fields.fields("ssHt")
+        fields.fields("hhtt")
         return key
 
-    return fields.array(voter)
+    return tuple(voter() for _ in range(fields.unsigned() - 1))
 
 
-def _endpoint(fields: Reader) -> None:
-    fields.text(), fields.text(), fields.number("H"), fields.number("h"), fields.tagged()
-
-
-def _feature(fields: Reader) -> None:
-    fields.text(), fields.number("h"), fields.number("h"), fields.tagged()
-
-
-_READERS: Mapping[int, Callable[[Translator, Reader, int], MetadataRecord | None]] = {
-    0: Translator._register_broker,
-    1: Translator._unregister_broker,
-    2: Translator._topic,
-    3: Translator._partition,
-    4: Translator._config,
-    5: Translator._change_partition,
-    9: Translator._remove_topic,
-    12: Translator._feature_level,
-    15: Translator._producer_ids,
-    17: Translator._change_registration,
-    27: Translator._register_controller,
-    29: Translator._unregister_controller,
+_KINDS: Mapping[int, tuple[Sequence[str], Callable[..., Iterator[MetadataRecord]]]] = {
+    0: (("iuqEFs?", "iuqEFs??", "i?uqEFs??"), Translator._register_broker),
+    1: (("iq",), Translator._unregister_broker),
+    2: (("su",), Translator._topic),
+    3: (("iunnnniii", "iunnnniiiU"), Translator._partition),
+    4: (("bsss",), Translator._config),
+    5: (("iu",), Translator._change_partition),
+    9: (("u",), Translator._remove_topic),
+    12: (("sh",), Translator._feature_level),
+    15: (("iqq",), Translator._producer_ids),
+    17: (("iq",), Translator._change_registration),
+    27: (("iu?EF",), Translator._register_controller),
+    28: (("s",), Translator._clear_elr),
+    29: (("i",), Translator._unregister_controller),
 }
-"""By the number of the kind (Kafka's `apiKey` of the record)."""
+"""By the number of the kind (Kafka's `apiKey` of the record): the fields by version, the last ones for later versions
+too, and what becomes of them.
+"""

@@ -42,8 +42,8 @@ SHOWN_LINES = 3
 class NodeFailed(InputError):
     """A node whose disk could not be formatted, or whose process has ended by itself: `what` has its last lines."""
 
-    def __init__(self, node: NodeId, what: str, lines: str) -> None:
-        self.node, self.what = node, f"{what}: {lines or 'it printed nothing'}"
+    def __init__(self, node: NodeId, what: str) -> None:
+        self.node, self.what = node, what
         super().__init__(f"node {node}", "", self.what, "a node that starts")
 
 
@@ -159,9 +159,9 @@ class ProcessCluster:
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise NodeFailed(node, "its disk could not be formatted", str(error)) from error
+            raise NodeFailed(node, f"its disk could not be formatted: {error}") from error
         if done.returncode:
-            raise NodeFailed(node, "its disk could not be formatted", _last(done.stdout + done.stderr))
+            raise NodeFailed(node, f"its disk could not be formatted: {_last(done.stdout + done.stderr)}")
 
     def _environment(self, node: NodeId) -> dict[str, str]:
         given = self.program.life_cycle.environment
@@ -183,7 +183,7 @@ class ProcessCluster:
                     start_new_session=True,
                 )
             except OSError as error:
-                raise NodeFailed(node, "it cannot be started", str(error)) from error
+                raise NodeFailed(node, f"it cannot be started: {error}") from error
 
     def is_running(self, node: NodeId) -> bool:
         """Whether the node's process exists."""
@@ -197,6 +197,13 @@ class ProcessCluster:
         """With what a node's process has ended; None while it runs, and before its first start."""
         process = self._processes.get(node)
         return None if process is None else process.poll()
+
+    def end_of(self, node: NodeId) -> str:
+        """How a node's process has ended: by which signal, or with its last lines."""
+        code = self.exit_code(node)
+        if code is not None and code < 0:
+            return f"it was ended by {signal.Signals(-code).name}"
+        return f"it ended with exit code {code}: {self.last_lines(node) or 'it printed nothing'}"
 
     def pids(self) -> dict[NodeId, int]:
         return {node: process.pid for node, process in self._processes.items() if process.poll() is None}

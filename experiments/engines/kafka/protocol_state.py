@@ -95,6 +95,10 @@ class ProtocolState:
         if self._is_known:
             yield self.controller, QuorumView("leader", "", 0, True, ())
 
+    def is_held_without(self, node: NodeId) -> bool:
+        """True: whose disks have what is not known."""
+        return True
+
     def replica(self, broker: NodeId, partition: TopicPartition) -> ReplicaView | None:
         """A leader's replica, by what consumers can read."""
         state = self.view().partitions.get(partition)

@@ -12,9 +12,12 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable
-from typing import cast
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Protocol, cast
 
 from experiments.engines.clusters.cluster_state import (
+    NOT_RECORDED,
     ClusterOptions,
     ClusterState,
     Status,
@@ -44,16 +47,35 @@ from experiments.engines.clusters.node_commands import (
 from experiments.engines.kafka.engine import KafkaEngine
 from experiments.engines.kafka.processes import NodeFailed, Program
 from experiments.engines.port import ClusterSpec, ClusterView, Loss, LossKind
+from experiments.support.errors import InputError
 from experiments.support.processes import signals_handled
+from protocol.errors import ProtocolInvariantError
 from protocol.features import Generation
 from protocol.ids import NO_LEADER, NodeId, is_broker, node_name
 
-POLL_S = 0.5
+POLL_S = 0.1
 READY_WITHIN_MS = 180_000
 IMPOSSIBLE = frozenset({NodeAction.FILL_DISK, NodeAction.FREE_DISK, NodeAction.CORRUPT_TAIL, NodeAction.SLOW})
 """What only nodes on Ray do."""
 ELR_FEATURE = "eligible.leader.replicas.version"
 Report = Callable[[str], None]
+
+
+class Recording(Protocol):
+    """Writes the recording of a cluster; OSError where it cannot."""
+
+    def mark(self) -> None:
+        """Writes what is new."""
+
+    def finish(self) -> None:
+        """The cluster is about to end."""
+
+    def close(self) -> None:
+        """Nothing more comes."""
+
+
+RecorderOf = Callable[[Path, str, KafkaEngine], Recording]
+"""Makes the recording of a cluster: folder, name, and the engine."""
 
 
 def run_kafka_cluster(
@@ -62,22 +84,28 @@ def run_kafka_cluster(
     program: Program,
     ready: Callable[[ClusterState], None],
     report: Report,
+    recorder_of: RecorderOf,
 ) -> None:
     """Runs a cluster until a signal ends it. Calls `ready` with its state once it is ready, and `report` with a line
-    for each process that ends by itself. Call from the main thread.
+    for each process that ends by itself. `recorder_of` makes the recording of `options.trace`. Call from the main
+    thread.
 
     InputError where the name is taken or a process cannot be started, NotReadyError where the cluster does not become
-    ready.
+    ready, or loses its metadata.
     """
     state = claim(options)
     try:
-        engine = KafkaEngine(spec, program, with_listeners=True)
         stop = threading.Event()
-        try:
+        with closing(KafkaEngine(spec, program, with_listeners=True)) as engine, ExitStack() as stack:
+            recording = None
+            if options.trace is not None:
+                recording = recorder_of(Path(options.trace), options.name, engine)
+                stack.callback(recording.close)
             with signals_handled((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), lambda _: stop.set()):
-                _serve(KafkaSupervisor(engine, state, report), stop, ready)
-        finally:
-            engine.close()
+                try:
+                    _serve(KafkaSupervisor(engine, state, report, recording), stop, ready)
+                except ProtocolInvariantError as error:
+                    raise NotReadyError(str(error)) from error
     finally:
         remove_state(options.name)
 
@@ -92,13 +120,17 @@ def _serve(supervisor: KafkaSupervisor, stop: threading.Event, ready: Callable[[
         while not stop.is_set():
             commands.handle_request()
             supervisor.poll()
+        supervisor.finish_recording()
 
 
 class KafkaSupervisor:
     """Starts and watches the processes of a cluster, and keeps its state file up to date."""
 
-    def __init__(self, engine: KafkaEngine, state: ClusterState, report: Report) -> None:
+    def __init__(
+        self, engine: KafkaEngine, state: ClusterState, report: Report, recording: Recording | None = None
+    ) -> None:
         self.state = state
+        self._recording = recording
         self._engine = engine
         self._cluster = engine.cluster
         self._report = report
@@ -143,10 +175,30 @@ class KafkaSupervisor:
             if node in self._expected:
                 self._expected.discard(node)
             elif node not in self._reasons:
-                lines = self._cluster.last_lines(node)
-                self._note(node, f"it has ended with exit code {self._cluster.exit_code(node)}: {lines}")
+                self._note(node, self._cluster.end_of(node))
+                self._engine.crash(node, Loss())
         if (pids := self._pids()) != self.state.pids:
             self._write(self.state.model_copy(update={"pids": pids}))
+        self._record(lambda recording: recording.mark())
+
+    def finish_recording(self) -> None:
+        """Completes the recording, if there is one, with the logs of the brokers that run or were paused."""
+        if self._recording is not None:
+            for node in filter(self._cluster.is_paused, self._cluster.nodes):
+                self._engine.resume(node)
+            self._record(lambda recording: recording.finish())
+
+    def _record(self, act: Callable[[Recording], None]) -> None:
+        """Has something recorded, if there is a recording, which ends at its last mark where its files cannot be
+        written, as on a full disk. That is an event; the cluster goes on.
+        """
+        try:
+            if self._recording is not None:
+                act(self._recording)
+        except (OSError, NodeFailed) as error:
+            self._recording = None
+            reason = error.strerror if isinstance(error, OSError) else error
+            self._report(self._record_event("recording", f"{NOT_RECORDED}: {reason}"))
 
     def carry_out(self, command: NodeCommand) -> NodeAnswer:
         """Carries out a command, and records it as an event."""
@@ -170,7 +222,9 @@ class KafkaSupervisor:
             self._act(node, command)
         except NodeFailed as error:
             failure = error.what
-        self._record_event(node, f"isray node {command.action}{failure and f' failed: {failure}'}")
+        except InputError as error:
+            return NodeAnswer(found=str(error.found), allowed=error.allowed)
+        self._record_event(node_name(node), f"isray node {command.action}{failure and f' failed: {failure}'}")
         self.poll()
         return NodeAnswer(rows=(self._row(node),), failure=failure)
 
@@ -179,9 +233,11 @@ class KafkaSupervisor:
         match command.action:
             case NodeAction.KILL | NodeAction.LOSE | NodeAction.REPLACE_DISK:
                 kind = "all" if command.action is NodeAction.REPLACE_DISK else command.loss_kind
-                if command.action is NodeAction.KILL:
-                    self._reasons[node] = "isray node has ended it"
-                engine.crash(node, Loss(cast(LossKind, kind), command.loss_count))
+                try:
+                    engine.crash(node, Loss(cast(LossKind, kind), command.loss_count))
+                finally:
+                    if command.action is NodeAction.KILL and not self._cluster.is_running(node):
+                        self._reasons[node] = "isray node has ended it"
             case NodeAction.STOP:
                 self._expected.add(node)
                 engine.terminate(node)
@@ -201,7 +257,7 @@ class KafkaSupervisor:
         is_cut = command.action is NodeAction.CUT
         for source, target in links if command.action is not NodeAction.LINKS else ():
             self._engine.set_link(source, target, up=not is_cut)
-            self._record_event(source, f"isray net {command.action}, to {node_name(target)}")
+            self._record_event(node_name(source), f"isray net {command.action}, to {node_name(target)}")
             (self._cut.add if is_cut else self._cut.discard)((source, target))
         return NodeAnswer(links=self._link_rows())
 
@@ -243,10 +299,10 @@ class KafkaSupervisor:
     def _note(self, node: NodeId, text: str) -> None:
         """Records and reports why a node has ended."""
         self._reasons[node] = text
-        self._report(self._record_event(node, text))
+        self._report(self._record_event(node_name(node), text))
 
-    def _record_event(self, node: NodeId, text: str) -> str:
-        self._write(self.state.with_event(node_name(node), text))
+    def _record_event(self, what: str, text: str) -> str:
+        self._write(self.state.with_event(what, text))
         return self.state.events[-1]
 
     def _write(self, state: ClusterState) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,13 +20,16 @@ from protocol.messages.kafka_batch import COVERED, CRC, MARK, records_of
 
 _LENGTH_END = 12
 _CONTROL = 1 << 5
+_READ_BYTES = 8 * 1024 * 1024
+"""Bytes of a segment that are read at once, more where a batch is longer."""
+_DIGEST_BYTES = 16
 EPOCHS = "leader-epoch-checkpoint"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 
 
 class DiskBatch(NamedTuple):
-    """A batch of a log: `payload` is as that of the project's batches of Kafka's (`protocol/messages/kafka_batch.py`);
-    `end` is its place behind the last byte in the segment.
+    """A batch of a log: `payload` is as that of the project's batches of Kafka's (`protocol/messages/kafka_batch.py`),
+    or a digest of it; `end` is its place behind the last byte in the segment.
     """
 
     base_offset: Offset
@@ -42,14 +46,15 @@ class DiskBatch(NamedTuple):
 
     def pairs(self) -> list[tuple[bytes, bytes]]:
         """The keys and values of the records, empty in the place of null."""
-        return [(it.key or b"", it.value or b"") for it in records_of(self._stored(self.payload))]
+        return [(it.key or b"", it.value or b"") for it in records_of(self.with_payload(self.payload))]
 
     def stored(self) -> RecordBatch:
         """The batch as the engines report it: its payload is the value of its first record."""
-        found = records_of(self._stored(self.payload))
-        return self._stored(found[0].value or b"" if found else b"")
+        found = records_of(self.with_payload(self.payload))
+        return self.with_payload(found[0].value or b"" if found else b"")
 
-    def _stored(self, payload: bytes) -> RecordBatch:
+    def with_payload(self, payload: bytes) -> RecordBatch:
+        """The batch with another payload, or its own."""
         count = self.next_offset - self.base_offset
         return RecordBatch.unchecked(
             base_offset=self.base_offset, leader_epoch=self.epoch, record_count=count, payload=payload
@@ -75,9 +80,12 @@ def batches_of(data: bytes, segment: Path, start: int = 0) -> Iterator[DiskBatch
 
 @dataclass(slots=True)
 class DiskLog:
-    """The log in a folder. `batches` are those of the last `refresh`."""
+    """The log in a folder. `batches` are those of the last `refresh`, in `digests` with digests as their payloads, so
+    that a log of any size fits into memory.
+    """
 
     folder: Path
+    digests: bool = False
     batches: list[DiskBatch] = field(default_factory=list)
     _read: dict[Path, tuple[int, int]] = field(default_factory=dict)
     """By segment: its inode, and how many of its bytes were read."""
@@ -94,19 +102,23 @@ class DiskLog:
         return was_reset or any(have_grown)
 
     def _read_on(self, path: Path, inode: int, size: int) -> bool:
-        _, done = self._read.get(path, (inode, 0))
-        if size <= done:
-            return False
+        _, begin = self._read.get(path, (inode, 0))
+        done, wanted = begin, _READ_BYTES
         try:
             with path.open("rb") as file:
-                file.seek(done)
-                fresh = list(batches_of(file.read(), path, done))
+                while done < size:
+                    file.seek(done)
+                    data = file.read(wanted)
+                    fresh = list(batches_of(data, path, done))
+                    if not fresh and len(data) < wanted:
+                        break
+                    self.batches += map(_digested, fresh) if self.digests else fresh
+                    done, wanted = (fresh[-1].end, _READ_BYTES) if fresh else (done, 2 * wanted)
         except FileNotFoundError:
             return False
-        if fresh:
-            self.batches += fresh
-            self._read[path] = (inode, fresh[-1].end)
-        return bool(fresh)
+        if done > begin:
+            self._read[path] = (inode, done)
+        return done > begin
 
     @property
     def end_offset(self) -> Offset:
@@ -118,6 +130,10 @@ class DiskLog:
         """The newest leader epoch that the broker has entered for the log, -1 for none."""
         entries = checkpoint(self.folder / EPOCHS)
         return int(entries[-1][0]) if entries else -1
+
+
+def _digested(batch: DiskBatch) -> DiskBatch:
+    return batch._replace(payload=blake2b(batch.payload, digest_size=_DIGEST_BYTES).digest())
 
 
 def _is_another(found: tuple[int, int], read: tuple[int, int]) -> bool:

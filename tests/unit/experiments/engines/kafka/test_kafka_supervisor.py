@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from experiments.engines.clusters.cluster_state import ClusterOptions, ClusterState, claim, remove_state
+from experiments.engines.clusters.cluster_state import NOT_RECORDED, ClusterOptions, ClusterState, claim, remove_state
 from experiments.engines.clusters.node_commands import NodeAction, NodeAnswer, NodeCommand, NodeState
 from experiments.engines.kafka.engine import KafkaEngine
 from experiments.engines.kafka.processes import NodeFailed
 from experiments.engines.kafka.running import IMPOSSIBLE, KafkaSupervisor, broker_reports
 from experiments.engines.port import ClusterSpec, ClusterView, Loss
+from experiments.support.errors import InputError
 from protocol.config import ClusterConfig
 from protocol.features import Generation
 from protocol.ids import NodeId, TopicPartition
@@ -54,14 +56,11 @@ class Processes:
     def pids(self) -> dict[NodeId, int]:
         return {node: 100 + node for node in self.running}
 
+    def end_of(self, node: NodeId) -> str:
+        return f"it ended with exit code 3: last line of {node}"
+
     def home(self, node: NodeId) -> Path:
         return Path(f"/cluster/node-{node}")
-
-    def exit_code(self, node: NodeId) -> int | None:
-        return None if node in self.running else 3
-
-    def last_lines(self, node: NodeId) -> str:
-        return f"last line of {node}"
 
 
 class Engine:
@@ -72,7 +71,7 @@ class Engine:
         self.spec = ClusterSpec(2, 1, ClusterConfig.of(Generation.KIP_966_ELR))
         self.metadata = self
         self.asked: list[object] = []
-        self.fails: NodeFailed | None = None
+        self.fails: InputError | None = None
 
     def start(self, node: NodeId) -> None:
         self.asked.append(("start", node))
@@ -112,16 +111,42 @@ def engine() -> Engine:
     return Engine()
 
 
+class Recording:
+    """A recording whose files cannot be written once its disk is full."""
+
+    def __init__(self) -> None:
+        self.is_full = False
+        self.calls: list[str] = []
+
+    def mark(self) -> None:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.calls.append("mark")
+
+    def finish(self) -> None:
+        self.calls.append("finish")
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+@pytest.fixture
+def recording() -> Recording:
+    return Recording()
+
+
 @pytest.fixture
 def lines() -> list[str]:
     return []
 
 
 @pytest.fixture
-def supervisor(engine: Engine, lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def supervisor(
+    engine: Engine, lines: list[str], recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Any:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     state: ClusterState = claim(ClusterOptions(engine="kafka", generation=Generation.KIP_966_ELR))
-    made = KafkaSupervisor(cast(KafkaEngine, engine), state, lines.append)
+    made = KafkaSupervisor(cast(KafkaEngine, engine), state, lines.append, recording)
     for node in engine.cluster.nodes:
         made._start(node)
     engine.asked.clear()
@@ -158,15 +183,40 @@ def test_a_node_that_ends_by_itself_is_reported_with_its_last_lines_and_one_that
     do(supervisor, NodeAction.STOP, "broker-1")
     engine.cluster.running.discard(0)
     supervisor.poll()
-    assert [line.partition("broker-")[2] for line in lines] == ["0: it has ended with exit code 3: last line of 0"]
+    assert [line.partition("broker-")[2] for line in lines] == ["0: it ended with exit code 3: last line of 0"]
     assert os.getpid() == supervisor.state.pid
     assert supervisor.state.pids == {"controller-1000": 1100}
+    assert engine.asked == [("crash", 0, "none", 0)], "its end is an event of the recording"
+
+
+def test_a_recording_is_completed_with_the_logs_of_paused_nodes_too(
+    supervisor: KafkaSupervisor, engine: Engine, recording: Recording
+) -> None:
+    do(supervisor, NodeAction.PAUSE, "broker-0")
+    supervisor.finish_recording()
+    assert not engine.cluster.paused
+    assert (recording.calls[0], recording.calls[-1]) == ("mark", "finish")
+
+
+def test_a_recording_ends_at_its_last_mark_on_a_full_disk_and_the_cluster_goes_on(
+    supervisor: KafkaSupervisor, recording: Recording, lines: list[str]
+) -> None:
+    recording.is_full = True
+    do(supervisor, NodeAction.KILL, "broker-0")
+    assert do(supervisor, NodeAction.START, "broker-0").rows[0].state is NodeState.RUNNING
+    supervisor.finish_recording()
+    assert [line.partition("recording: ")[2] for line in lines] == [f"{NOT_RECORDED}: No space left on device"]
+    assert recording.calls == []
 
 
 def test_a_command_that_fails_says_why(supervisor: KafkaSupervisor, engine: Engine) -> None:
-    engine.fails = NodeFailed(0, "its disk could not be formatted", "no space left")
+    engine.fails = NodeFailed(0, "its disk could not be formatted: no space left")
     answer = do(supervisor, NodeAction.KILL, "broker-0", loss_kind="all")
     assert answer.failure == "its disk could not be formatted: no space left"
+    engine.fails = InputError("node 1000", "", "the only disk", "another controller")
+    answer = do(supervisor, NodeAction.KILL, "controller-1000", loss_kind="all")
+    assert (answer.found, answer.allowed) == ("the only disk", "another controller")
+    assert states(supervisor)["controller-1000"] is NodeState.RUNNING
 
 
 def test_pauses_and_cuts(supervisor: KafkaSupervisor, engine: Engine) -> None:
