@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 
 if "hypothesis" not in sys.modules:
     # kio imports Hypothesis where it is installed, to register strategies. That would be 40 % of a node's start.
     sys.modules["hypothesis"] = None  # type: ignore[assignment]
     try:
-        import_module("kio.static.primitive")
+        from kio.static import primitive as primitive
     finally:
         del sys.modules["hypothesis"]
