@@ -190,6 +190,9 @@ class KafkaEngine(Engine):
     def is_running(self, node: NodeId) -> bool:
         return self.cluster.is_running(node) or node not in self.cluster.nodes
 
+    def last_lines(self, node: NodeId) -> str:
+        return self.cluster.last_lines(node)
+
     def set_clock(self, node: NodeId, skew_ms: int) -> None:
         raise NotImplementedError("a process of Kafka has the clock of its machine")
 
