@@ -26,6 +26,7 @@ DEPARTURES = (
     "replaced-reassignment-kip-966-elr",
     "min-isr-change",
     "first-partition",
+    "replaced-disk",
 )
 """Decisions of the controller, which recorded answers of Kafka's are compared with; they vary nothing on processes."""
 GENERAL = [
