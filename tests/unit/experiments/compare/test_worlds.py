@@ -67,7 +67,7 @@ def test_a_cluster_serves_scenarios_with_its_nodes_and_another_release_has_its_o
     assert sorted(events[5:]) == ["end 4.1.2 with 2", "end 4.4.0 with 3"]
 
 
-@pytest.mark.parametrize("breaks", [True, NodeFailed(0, "it ended", "")])
+@pytest.mark.parametrize("breaks", [True, NodeFailed(0, "it ended")])
 def test_a_cluster_that_does_not_become_ready_again_is_replaced(events: list[str], breaks: NodeFailed | bool) -> None:
     kept = KeptWorlds()
     kept.course_in(scenario(), NEW)
