@@ -19,6 +19,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE, Popen
+from typing import Any
 
 import pytest
 
@@ -187,8 +188,8 @@ def test_verifiable_clients_lose_nothing_when_the_leader_is_killed(isray: World,
         assert writer.stdout is not None
         sent = []
         for text in writer.stdout:
-            sent += [found] if (found := json.loads(text))["name"] == "producer_send_success" else []
-            if len(sent) == KEPT // 4:
+            sent += (found := named("producer_send_success", text))
+            if found and len(sent) == KEPT // 4:
                 shell.ok("node", "kill", "broker-0")
         during = reader.communicate(timeout=WITHIN_S)[0]
     shell.ok("node", "start", "broker-0")
@@ -203,5 +204,10 @@ def test_verifiable_clients_lose_nothing_when_the_leader_is_killed(isray: World,
 
 def shown(text: str) -> list[RecordRange]:
     """What a verbose consumer has printed of the records that it has read."""
-    found = [it for line in text.splitlines() if (it := json.loads(line))["name"] == "record_data"]
-    return [RecordRange(it["offset"], 0, int(it["value"]), 0, 1) for it in found]
+    return [RecordRange(it["offset"], 0, int(it["value"]), 0, 1) for it in named("record_data", text)]
+
+
+def named(name: str, text: str) -> list[Any]:
+    """The events of a name among what a verifiable client has printed; log lines are between them."""
+    lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    return [it for it in lines if it["name"] == name]
