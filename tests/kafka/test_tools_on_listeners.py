@@ -54,10 +54,14 @@ class World:
     jars: Path
     servers: str
 
+    def line(self, tool: str, *arguments: str) -> list[str]:
+        """The command line of a tool."""
+        java = ["java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", f"{self.jars}/*", f"{TOOLS}.{tool}"]
+        return [*java, "--bootstrap-server", self.servers, *arguments]
+
     def run(self, tool: str, *arguments: str, text: str = "") -> str:
         """What a tool prints on standard output and error, without log lines, with what varies replaced."""
-        line = ["java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", f"{self.jars}/*", f"{TOOLS}.{tool}"]
-        line += ["--bootstrap-server", self.servers, *arguments]
+        line = self.line(tool, *arguments)
         done = subprocess.run(line, input=text, capture_output=True, text=True, timeout=WITHIN_S, check=False)
         printed = "\n".join(
             row.rstrip()
