@@ -183,7 +183,7 @@ def _controls_to_draw_from(params: CellParameters, unlike: Collection[str], cost
     found = [model.run(control_seed(-1, number), False) for number in range(RARE_PILOT)]
     places = [CONTROLLED.index(name) for name in _DRAWN_BY if name not in unlike]
     shares = [sum(each.values[place] > 0.0 for each in found) / RARE_PILOT for place in places]
-    rarest = min((share for share in shares if share > 0.0), default=1.0)
+    rarest = min((share for share in shares if 0.0 < share < 0.5), default=math.inf)
     most = min(SEEN / rarest, MOST_DRAWN_COST * cost_ratio, MOST_CONTROLS)
     return 2 ** math.floor(math.log2(most)) if most >= LEAST_DRAWN else 0
 
