@@ -70,7 +70,7 @@ def test_the_course_of_a_failover_by_hand() -> None:
 
 def test_a_process_that_ends_by_itself_is_the_verdict_of_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
     def ends(*_: object) -> None:
-        raise NodeFailed(0, "it ended with exit code 1", "the last line")
+        raise NodeFailed(0, "it ended with exit code 1: the last line")
 
     monkeypatch.setattr(Runner, "_wait", ends)
     raw = {"name": "ended", "cluster": {"brokers": 1}, "steps": [{"wait": "1s"}, {"crash": {"broker": 0}}]}
