@@ -10,7 +10,7 @@ INSTALLED := $(VENV)/.installed
 UV := $(or $(shell command -v uv 2>/dev/null),$(TOOLS)/bin/uv)
 STUDY := min-isr-2
 COMPUTING := tests/house tests/unit tests/sim
-# One process with the tests on Ray, which wait most of the time, and two that compute (tests/distribution.py).
+# Two processes with the tests on Ray, which wait most of the time, and two that compute (tests/distribution.py).
 MANY := --dist loadfile --no-loadscope-reorder -n
 WHEEL = $(UV) build --quiet --wheel --no-build-isolation --python $(BIN)/python --out-dir dist
 # What a wheel is built from.
@@ -48,7 +48,7 @@ $(TOOLS)/bin/uv:
 
 test: chromium $(INSTALLED) ## the checks, then all tests but the proof; the slowest 30 are listed
 	@$(MAKE) --no-print-directory --jobs 2 check collected
-	$(BIN)/pytest $(MANY) 3 -m "not proof" --durations 30 $(ARGS)
+	$(BIN)/pytest $(MANY) 4 -m "not proof" --durations 30 $(ARGS)
 
 proof: proof-tests ## 60 fuzz seeds, determinism, every mutant, an exhaustive search, all scenarios on Ray
 	$(BIN)/isray mutants --kept
@@ -61,7 +61,7 @@ test-fast: $(INSTALLED) ## unit and simulation tests without the slow ones and t
 	$(BIN)/pytest -n 2 --hypothesis-profile fast tests/unit tests/sim -m "not slow and not proof" $(ARGS)
 
 test-ray: $(INSTALLED) ## the tests that start a Ray cluster
-	$(BIN)/pytest $(MANY) 2 tests/ray $(ARGS)
+	$(BIN)/pytest $(MANY) 3 tests/ray $(ARGS)
 
 test-spark: $(INSTALLED) ## the tests that start a JVM
 	$(BIN)/pytest tests/spark $(ARGS)

@@ -133,6 +133,13 @@ COMPLETE_FOLLOWER_KEPT = _declare(
     source="kafka.cluster.Partition.getOutOfSyncReplicas, seen on real clusters",
     first="4.1.2",
 )
+NEW_DIRECTORY_REPORTED = _declare(
+    "new-directory-reported",
+    kafka="Where a broker with another disk reports the new log directory of a replica, the partition epoch rises"
+    " (KIP-858).",
+    source="ReplicationControlManager.handleAssignReplicasToDirs, seen on real clusters",
+    first="4.1.2",
+)
 NEW_DIRECTORY_ELECTS_NOBODY = _declare(
     "new-directory-elects-nobody",
     kafka="A broker with another disk may lead a replica once the controllers know its new log directory (KIP-858)."
@@ -151,5 +158,5 @@ NEW_DIRECTORY_EMPTIES_ELR = _declare(
     first="4.1.2",
     last="4.2.1",
 )
-NEW_DIRECTORY_RULES = frozenset({NEW_DIRECTORY_ELECTS_NOBODY, NEW_DIRECTORY_EMPTIES_ELR})
+NEW_DIRECTORY_RULES = frozenset({NEW_DIRECTORY_REPORTED, NEW_DIRECTORY_ELECTS_NOBODY, NEW_DIRECTORY_EMPTIES_ELR})
 """Rules for which a broker says at its registration that its disk is new."""

@@ -130,6 +130,10 @@ DEPARTURES: tuple[Departure, ...] = (
         reason="isray removes it (A47, M41), so that min ISR counts replicas that still fetch.",
     ),
     Departure(
+        rule=KAFKA_RULES["new-directory-reported"],
+        reason="isray's brokers have one directory, whose id is not registered.",
+    ),
+    Departure(
         rule=KAFKA_RULES["new-directory-elects-nobody"],
         reason="isray's brokers have one directory, and may lead with a new disk as soon as they are unfenced.",
     ),

@@ -11,12 +11,10 @@ import pytest
 
 from protocol.features import LOG_GENERATIONS, Generation
 from tests.sim.chaos_helpers import Chaos
-from tests.sim.scenario_helpers import SCENARIOS, run_file
+from tests.sim.scenario_helpers import NAMES, OF_EACH_KIND, run_file
 from tests.sim.seed_helpers import some
 
 ROOT = Path(__file__).parent.parent.parent
-OF_EACH_KIND = ("last-replica-standing", "quorum-failover", "recovery-urm-crash", "store-leader-failover")
-NAMES = [*OF_EACH_KIND, *(path.stem for path in SCENARIOS if path.stem not in OF_EACH_KIND)]
 _HASH = """
 from protocol.config import Generation
 from tests.sim.chaos_helpers import Chaos
