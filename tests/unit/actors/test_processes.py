@@ -1,5 +1,5 @@
-"""A signal goes to exactly the process that is meant; on this machine it and damage to a disk need no Ray task, for which
-a busy machine has to start a process.
+"""A signal goes to exactly the process that is meant; on this machine it and damage to a disk need no Ray task, for
+which Ray would have to start a process.
 """
 
 from __future__ import annotations
