@@ -32,11 +32,12 @@ LONGEST = (
     "test_guides_on_ray.py",
     "test_lost_ray_nodes.py",
     "test_soak.py",
+    "test_ray_nodes.py",
     "test_cli_cluster.py",
     "test_running_cluster.py",
 )
 """Files of ray tests that take minutes, longest first."""
-WITH_RAY = 1
+WITH_RAY = 2
 NICENESS = 10
 """Of the processes that do not begin with the ray tests, and of all that they start."""
 

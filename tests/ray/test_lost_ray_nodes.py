@@ -20,6 +20,7 @@ from experiments.engines.clusters.node_commands import NodeAction, NodeCommand, 
 from experiments.hunt.soak.ray_nodes import RayNodes, ray_nodes
 from tests.ray.cluster_helpers import FAST_OPTIONS
 from tests.ray.command_helpers import Shell, begun_shell
+from tests.sim.seed_helpers import some
 from tests.strays import leaves_within
 
 pytestmark = pytest.mark.timeout(600)
@@ -130,7 +131,7 @@ def test_nodes_are_listed_and_steered_from_a_machine_that_has_the_address_only(s
     assert shell.is_healthy()
 
 
-@pytest.mark.parametrize("movable", [CLIENT, MANAGER])
+@pytest.mark.parametrize("movable", some([CLIENT, MANAGER], first=1))
 def test_a_cluster_goes_on_without_a_ray_node_and_is_whole_again_with_another(
     nodes: RayNodes, shell: Shell, written: list[int], movable: str
 ) -> None:

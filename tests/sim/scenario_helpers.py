@@ -15,6 +15,8 @@ from experiments.scenarios.runner import Runner, ScenarioResult
 
 FOLDER = Path(experiments.scenarios.__file__).parent
 SCENARIOS = sorted(FOLDER.glob("*.yaml"))
+OF_EACH_KIND = ("last-replica-standing", "quorum-failover", "recovery-urm-crash", "store-leader-failover")
+NAMES = [*OF_EACH_KIND, *(path.stem for path in SCENARIOS if path.stem not in OF_EACH_KIND)]
 
 
 @cache

@@ -30,6 +30,7 @@ from protocol.events.registry import decode, detail_of
 from protocol.ids import FIRST_CONTROLLER, TopicPartition
 from protocol.messages.records import MetadataRecord, PartitionChangeRecord, PartitionRecord
 from tests.sim.scenario_helpers import SCENARIOS, shipped, spec_of
+from tests.sim.seed_helpers import some
 
 T0 = TopicPartition("t", 0)
 FAILOVER = {
@@ -342,7 +343,7 @@ def test_a_shipped_scenario_is_found_clean(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100, 108))
+@pytest.mark.parametrize("seed", some(range(100, 108), first=4))
 def test_a_recording_is_judged_as_the_run_was(seed: int, tmp_path: Path) -> None:
     plan = draw(seed)
     result = run_plan(plan, tmp_path / "recording")

@@ -63,7 +63,7 @@ def _estimate(found: list[Measures], column: str = "losses") -> tuple[float, flo
     ("changes", "expected", "trials"),
     [
         ({"writeback_ms": None}, 5.4e-10, 10),
-        ({}, 3.4e-11, 40),
+        pytest.param({}, 3.4e-11, 40, marks=pytest.mark.proof),  # with a writeback: test_command_compares_rare_losses
         (
             {
                 "writeback_ms": None,
