@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from experiments.check.engine import CheckedEngine
 from experiments.engines.port import Engine
 from experiments.faults.controls import Controls
 from experiments.faults.draw import Rates, timeline
@@ -73,11 +74,7 @@ class Timeline:
         begun_ms = engine.now_ms()
         faults = self._drawn(runner, engine) if self.is_swarm else self.faults
         if faults:
-            placed = {topic.name: runner.as_placed(topic) for topic in runner.scenario.topics}
-            later = [fault.model_copy(update={"at_ms": begun_ms + fault.at_ms}) for fault in faults]
-            controls = Controls(engine, placed, runner.clients.next_id)
-            controls.headings = runner.headings
-            Injector(controls).schedule(later)
+            schedule(faults, runner, engine)
         for step, at_ms in zip(runner.scenario.steps, self.at_ms, strict=False):
             if at_ms is not None and engine.run_until(is_done, max(0, begun_ms + at_ms - engine.now_ms())):
                 return
@@ -103,6 +100,15 @@ class Timeline:
             counts[place.topic] += 1
         targets = Targets(spec.broker_ids, spec.controller_ids, (FIRST_APPLICATION,), counts, 3)
         return timeline(SWARM_RATES, targets, Random(f"{spec.seed}/swarm"), SWARM_BEGIN_MS, SWARM_LENGTH_MS)
+
+
+def schedule(faults: Sequence[Fault], runner: Runner, engine: CheckedEngine) -> None:
+    """Has faults happen, whose times count from now on."""
+    placed = {topic.name: runner.as_placed(topic) for topic in runner.scenario.topics}
+    later = [fault.model_copy(update={"at_ms": engine.now_ms() + fault.at_ms}) for fault in faults]
+    controls = Controls(engine, placed, runner.clients.next_id)
+    controls.headings = runner.headings
+    Injector(controls).schedule(later)
 
 
 def _duration_ms(name: str, text: object) -> int:

@@ -1,5 +1,6 @@
 """aiokafka and librdkafka on sockets in the situations of docs/client-findings.md:
 `python -m tests.sim.client_comparison former-leader`, or `gap`, or `stop`. Prints one line for each client.
+`python -m tests.sim.client_comparison FILE aiokafka`, or `librdkafka`: the one goes through the faults of a finding.
 
 Both clients run in one situation at the same time, each in a thread of its own. No test runs this: it takes a minute.
 """
@@ -13,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -21,8 +23,13 @@ from aiokafka.errors import KafkaError
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from experiments.engines.port import Loss
+from experiments.hunt.clients.application import application
+from experiments.hunt.clients.plan import load
+from experiments.hunt.clients.processes import LIBRARIES, Workload, judged, placed
+from experiments.virtual.simulation import committed
+from experiments.virtual.timeline import is_whole, schedule
 from protocol.ids import FIRST_APPLICATION, NO_LEADER
-from tests.sim.real_time import RealTimeCluster
+from tests.sim.real_time import ANY_TIME, RealTimeCluster
 
 BROKERS = (0, 1, 2)
 PATIENCE_S = 45.0
@@ -286,6 +293,27 @@ def rd_stops(clients: Clients, name: str) -> str:
     return f"close() ended after {time.monotonic() - began_s:.1f} s"
 
 
+# -- the faults of a finding -----------------------------------------------------------------------------------------
+
+
+def replay(file: str, name: str) -> None:
+    """Runs the plan of a file with a library, and prints what it shows."""
+    plan = load(Path(file)).plan
+    library, topic, _ = LIBRARIES[name]
+    replicas = placed(plan, {"brokers": len(BROKERS), "controllers": plan.controllers})
+    config = {"min.insync.replicas": 2, **ANY_TIME}
+    topics: list[dict[str, object]] = [{"name": topic, "assignments": replicas, "config": config}]
+    cluster = RealTimeCluster(plan.seed, topics, plan.controllers)
+    run = Workload(application(cluster.address_of(*BROKERS), plan, library))
+    schedule(plan.faults, cluster.runner, cluster.engine)
+    cluster.until(lambda: not run.is_alive(), "the application ends", 600)
+    cluster.until(lambda: is_whole(cluster.engine), "the cluster is whole")
+    found = judged(plan, run.book, cluster, committed(cluster.engine), topic)
+    for finding in found.findings:
+        print(f"{name}: {finding.name}: {finding.detail}")
+    print(f"{name}: most requests in a second: {found.busiest}")
+
+
 SITUATIONS = {"former-leader": former_leader, "gap": gap, "stop": stop}
 
 if __name__ == "__main__":
@@ -293,4 +321,7 @@ if __name__ == "__main__":
     logger.setLevel(logging.DEBUG)
     logger.propagate = False
     logger.addHandler(logging.NullHandler())
-    SITUATIONS[sys.argv[1]](RealTimeCluster())
+    if sys.argv[1] in SITUATIONS:
+        SITUATIONS[sys.argv[1]](RealTimeCluster())
+    else:
+        replay(*sys.argv[1:])

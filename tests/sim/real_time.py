@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from experiments.check.engine import CheckedEngine
 from experiments.engines.port import ClusterSpec
@@ -17,6 +17,7 @@ from experiments.engines.sim.network import NetworkModel
 from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.runner import Runner
 from experiments.virtual.broker import SimulatedBroker, listening_broker
+from experiments.virtual.observer import Observer
 from protocol.contract import Node
 from protocol.ids import FIRST_APPLICATION, NO_LEADER, NodeId, TopicPartition, is_broker
 from protocol.messages.base import Message
@@ -51,16 +52,18 @@ class _Socket(asyncio.Protocol):
         self.to_broker.append(ClientConnected(connection=self.number, peer="127.0.0.1:1"))
 
     def data_received(self, data: bytes) -> None:
+        self._cluster.observe(self, "sends", data)
         self.to_broker.append(ClientBytes(connection=self.number, data=bytes(data)))
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._cluster.observe(self, "ends", b"")
         self.to_broker.append(ClientDisconnected(connection=self.number))
 
 
 class RealTimeCluster:
-    """Three brokers with the topics `t` and `one`."""
+    """Three brokers, by default with the topics `t` and `one`. `observer` sees the bytes of all clients."""
 
-    def __init__(self, seed: int = 1) -> None:
+    def __init__(self, seed: int = 1, topics: Sequence[dict[str, object]] = TOPICS, controllers: int = 1) -> None:
         self.loop = asyncio.new_event_loop()
         self._sockets: dict[int, _Socket] = {}
         self._last_number = 0
@@ -71,14 +74,23 @@ class RealTimeCluster:
             for broker in range(3)
         ]
         self._ports = [server.sockets[0].getsockname()[1] for server in servers]
-        raw = {"name": "real-time", "cluster": {"brokers": 3}, "topics": TOPICS, "steps": [{"wait": "1ms"}]}
+        self.observer, self.unhandled = Observer(), list[str]()
+        shape = {"brokers": 3, "controllers": controllers}
+        raw = {"name": "real-time", "cluster": shape, "topics": [*topics], "steps": [{"wait": "1ms"}]}
         scenario = scenario_from(raw, "real_time", (FIRST_APPLICATION,))
         self._spec: ClusterSpec = scenario.cluster.spec(seed)
         self.engine = CheckedEngine(self._spec, NetworkModel())
         self.engine.cluster.build = self._listening
-        Runner(scenario, self.engine).set_up()
+        self.runner = Runner(scenario, self.engine)
+        self.runner.set_up()
         self._began_s = time.monotonic() - self.engine.now_ms() / 1_000
         self._tick()
+
+    def now_ms(self) -> int:
+        return self.engine.now_ms()
+
+    def observe(self, socket: _Socket, what: str, data: bytes) -> None:
+        self.observer.observe(self.now_ms(), socket, what, data)
 
     def address_of(self, *brokers: NodeId) -> str:
         return ",".join(f"127.0.0.1:{self._ports[broker]}" for broker in brokers)
@@ -94,9 +106,9 @@ class RealTimeCluster:
         replica = node.context.replica_named("t", 0)
         return replica is not None and replica.leadership is not None
 
-    def until(self, condition: Callable[[], bool], what: str) -> None:
+    def until(self, condition: Callable[[], bool], what: str, within_s: float = WITHIN_S) -> None:
         """Runs until a condition holds."""
-        ended_s = time.monotonic() + WITHIN_S
+        ended_s = time.monotonic() + within_s
         while not condition():
             assert time.monotonic() < ended_s, what
             self.loop.run_until_complete(asyncio.wait_for(self._next_tick(), 5))
@@ -150,6 +162,7 @@ class RealTimeCluster:
         while socket.to_client and not network.is_cut(broker, FIRST_APPLICATION):
             answer = socket.to_client.popleft()
             if isinstance(answer, ClientBytes):
+                self.observe(socket, "receives", answer.data)
                 socket.transport.write(answer.data)
             else:
                 socket.transport.close()

@@ -16,15 +16,15 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, Protocol
 
 from experiments.engines.port import Engine, Loss
 from experiments.engines.ray.engine import PolledEngine, RayEngine
@@ -67,6 +67,18 @@ class Passage:
 
     number: int
     broker: NodeId
+
+
+class Watched(Protocol):
+    """Where the bytes of a library are seen, and what it leaves to the event loop."""
+
+    @property
+    def observer(self) -> Observer: ...
+
+    @property
+    def unhandled(self) -> Sequence[str]: ...
+
+    def now_ms(self) -> int: ...
 
 
 class Door:
@@ -136,6 +148,24 @@ class Door:
             return
 
 
+class Workload(threading.Thread):
+    """A workload in a thread of its own, for which the process does not wait when it is interrupted."""
+
+    def __init__(self, main: Coroutine[Any, Any, Book]) -> None:
+        super().__init__(daemon=True)
+        self._main = main
+        self._books: list[Book] = []
+        self.start()
+
+    def run(self) -> None:
+        self._books.append(asyncio.run(self._main))
+
+    @property
+    def book(self) -> Book:
+        """What it has noted, once its thread has ended. IndexError where it was ended by an exception."""
+        return self._books[0]
+
+
 class Faults:
     """Carries out faults on processes and doors, each with what it holds until it ends."""
 
@@ -201,26 +231,23 @@ def compare(plan: ClientPlan) -> dict[str, Compared]:
             raise InputError("isray clients compare", "faults", fault.kind, "crash, cut, pause and restart")
     ports = _free_ports()
     cluster: dict[str, object] = {"brokers": BROKERS, "controllers": plan.controllers}
-    replicas = _placed(plan, cluster)
+    replicas = placed(plan, cluster)
     listeners = {LISTENERS: f"PLAINTEXT://{BROKER_HOST}:{ports[0]}"}
     scenario = scenario_of({**cluster, "config": listeners}, {TOPIC: replicas, OWN_TOPIC: replicas}, CONFIG)
     engine = RayEngine(scenario.cluster.spec(plan.seed))
     try:
         Runner(scenario, engine).set_up()
         doors = {name: Door(host, ports) for name, (_, _, host) in LIBRARIES.items()}
-        with ThreadPoolExecutor(len(doors)) as threads:
-            runs = {
-                name: threads.submit(asyncio.run, door.serve(plan, LIBRARIES[name][0])) for name, door in doors.items()
-            }
-            _carry_out(plan, engine, [*doors.values()], lambda: all(run.done() for run in runs.values()))
+        runs = {name: Workload(door.serve(plan, LIBRARIES[name][0])) for name, door in doors.items()}
+        _carry_out(plan, engine, [*doors.values()], lambda: not any(run.is_alive() for run in runs.values()))
         engine.run_until(lambda: is_whole(engine), SETTLE_MS)
         logs = committed(engine)
     finally:
         engine.close()
-    return {name: _judged(plan, name, doors[name], runs[name].result(), logs) for name in runs}
+    return {name: judged(plan, run.book, doors[name], logs, LIBRARIES[name][1]) for name, run in runs.items()}
 
 
-def _placed(plan: ClientPlan, cluster: dict[str, object]) -> Sequence[Sequence[NodeId]]:
+def placed(plan: ClientPlan, cluster: dict[str, object]) -> Sequence[Sequence[NodeId]]:
     """The replicas of the topic's partitions in the plan's run in virtual time."""
     scenario = scenario_of(cluster, {TOPIC: plan.partitions}, CONFIG)
     engine = VirtualEngine(scenario.cluster.spec(plan.seed), None, True, RESET_AFTER_MS)
@@ -251,14 +278,14 @@ def _carry_out(plan: ClientPlan, engine: PolledEngine[Any], doors: list[Door], i
         raise RuntimeError(f"the applications have not ended within {WITHIN_MS // 1_000} s")
 
 
-def _judged(
-    plan: ClientPlan, name: str, door: Door, book: Book, logs: Mapping[TopicPartition, Sequence[KafkaRecord]]
+def judged(
+    plan: ClientPlan, book: Book, door: Watched, logs: Mapping[TopicPartition, Sequence[KafkaRecord]], topic: str
 ) -> Compared:
-    observer, topic = door.observer, LIBRARIES[name][1]
+    """What a book and the bytes of a library say, whose topic is `topic`."""
     places = {TopicPartition(topic, index): TopicPartition(TOPIC, index) for index in range(plan.partitions)}
-    acknowledged = [replace(it, place=places[it.place]) for it in observer.acknowledged]
+    acknowledged = [replace(it, place=places[it.place]) for it in door.observer.acknowledged]
     of_topic = {places[it]: log for it, log in logs.items() if it in places}
-    exchanges = observer.exchanges
+    exchanges = door.observer.exchanges
     result = RunResult(plan.seed, book, door.now_ms(), "", acknowledged, of_topic, exchanges, (), door.unhandled)
     busiest: dict[int, int] = {}
     for (api_key, _, _), count in Counter((it.api_key, it.broker, it.sent_ms // 1_000) for it in exchanges).items():
