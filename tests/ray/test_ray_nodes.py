@@ -236,7 +236,7 @@ def test_the_sum_of_active_controllers_is_never_two_while_they_fail_over(measure
         since_ms = cluster.engine.now_ms()
 
         def is_forgotten() -> bool:
-            cluster.engine.run_for(LOOKS_EVERY_MS)
+            measured.engine.run_for(LOOKS_EVERY_MS)
             assert active_controllers(cluster) == [f"controller-{successor}"]
             measured.until(lambda: True, "the other cluster is polled, which sets its polled metrics again")
             assert missing(measured, expected) == [], "a series is missing, though nothing has changed"
