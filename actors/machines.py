@@ -101,24 +101,25 @@ def remove_remotely(folder: Path, within_s: float) -> None:
 
 def damage_remotely(process: ProcessId, directory: Path, kind: DamageKind, seed: str, within_s: float) -> int:
     """Damages the log ends in the directory of a process that has ended or is about to (`storage.damage_tails`), on its
-    machine; returns the number of damaged logs. UnreachableError where that is not done in time.
+    machine, at once on this one; returns the number of damaged logs. UnreachableError where that is not done in time.
     """
-    neighbours = [machine.ray_node for machine in machines() if machine.host == process.host]
-    tasks = [
-        _damage.options(scheduling_strategy=pin(home)).remote(process, directory, kind, seed, within_s / 2)
-        for home in neighbours[:1]
-    ]
-    done = ray.wait(tasks, timeout=within_s)[0] if tasks else []
-    if not done:
-        raise UnreachableError(f"no Ray node on {process.host} answers")
     try:
+        if process.machine == machine_id():
+            return _damage_ended(process, directory, kind, seed, within_s)
+        neighbours = [machine.ray_node for machine in machines() if machine.host == process.host]
+        tasks = [
+            _damage.options(scheduling_strategy=pin(home)).remote(process, directory, kind, seed, within_s / 2)
+            for home in neighbours[:1]
+        ]
+        done = ray.wait(tasks, timeout=within_s)[0] if tasks else []
+        if not done:
+            raise UnreachableError(f"no Ray node on {process.host} answers")
         return int(ray.get(done[0]))
     except TimeoutError as error:
         raise UnreachableError(f"process {process.pid} on {process.host} does not end") from error
 
 
-@ray.remote(num_cpus=0)
-def _damage(process: ProcessId, directory: Path, kind: DamageKind, seed: str, within_s: float) -> int:
+def _damage_ended(process: ProcessId, directory: Path, kind: DamageKind, seed: str, within_s: float) -> int:
     deadline_s = time.monotonic() + within_s
     while start_ticks(process.pid) == process.ticks:
         if time.monotonic() > deadline_s:
@@ -127,6 +128,7 @@ def _damage(process: ProcessId, directory: Path, kind: DamageKind, seed: str, wi
     return damage_tails(directory, kind, Random(seed))
 
 
+_damage = ray.remote(num_cpus=0)(_damage_ended)
 _signal = ray.remote(num_cpus=0)(signal_process)
 
 

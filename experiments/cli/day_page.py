@@ -31,7 +31,9 @@ def write_day_page(path: Path, result: SoakResult) -> None:
     """Writes the page of a soak whose recording is complete. InputError where the file cannot be written."""
     recording = Recording(result.options.out)
     events = list(recording.events())
-    partitions = sorted({final.partition for final in recording.finals()})
+    named = [it.row.rpartition("-") for it in result.gaps]  # one without a leader at the end has no final log
+    with_gaps = {TopicPartition(topic, int(number)) for topic, _, number in named}
+    partitions = sorted({final.partition for final in recording.finals()} | with_gaps)
     end_ms = max((event.time_ms for event in events), default=0)
     faults = [fault_span(done) for done in result.done]
     spans = [*faults, *without_leader(events, partitions, end_ms), *result.gaps]

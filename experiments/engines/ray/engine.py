@@ -308,6 +308,11 @@ class PolledEngine(Engine, Generic[ClusterT]):
         active = self.active_controller()
         return None if active is None else self._snapshots[active]
 
+    def answering(self) -> set[NodeId]:
+        """The running nodes whose processes are up and have answered a query."""
+        self._refresh_snapshots()
+        return set(self._snapshots)
+
     def metrics(self) -> Mapping[str, int]:
         snapshot = self._active_snapshot()
         return {} if snapshot is None else snapshot.metrics

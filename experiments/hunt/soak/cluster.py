@@ -1,8 +1,8 @@
 """The cluster of a soak, with the operations that faults need: signals to processes, waiting, a health check.
 
 Every wait is for a condition, and the workload goes on meanwhile; a condition that does not hold within
-`HEAL_WITHIN_MS` ends the soak with a finding. A cluster that the soak has started has its processes on this machine;
-one that runs already (`running.py`) has a supervisor, to which signals go.
+`HEAL_WITHIN_MS`, once all processes have started, ends the soak with a finding. A cluster that the soak has started has
+its processes on this machine; one that runs already (`running.py`) has a supervisor, to which signals go.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from protocol.messages.commands import AdminCommand, AdminOutcome
 from protocol.metadata.partition import PartitionState
 
 TOPIC = "soak"
-HEAL_WITHIN_MS = 120_000
+HEAL_WITHIN_MS, START_WITHIN_MS = 120_000, 600_000
 CHECK_EVERY_MS = 250
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -167,7 +167,11 @@ class SoakCluster:
         )
 
     def await_whole(self) -> None:
-        """Waits until the cluster is whole, and updates `pids`."""
+        """Waits until all nodes answer, then until the cluster is whole, and updates `pids`. How long a process takes
+        to start depends on what else the machine does; the cluster has `HEAL_WITHIN_MS` from then on.
+        """
+        nodes = self.engine.spec.node_ids
+        self.wait(lambda: self.engine.answering().issuperset(nodes), "all nodes answer", START_WITHIN_MS)
         self.wait(self.is_whole, "the cluster is whole")
         self.pids = dict(self.engine.cluster.pids())
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from experiments.engines.ray.session import PRIVATE_ENVIRONMENT, Handle, RayArguments, stay_on_loopback
+from experiments.engines.ray.session import PRIVATE_ENVIRONMENT, Handle, RayArguments, RayStartError, stay_on_loopback
 from experiments.support.processes import kill, orderly_signals, processes_naming
 
 NODE_CPUS = 2
@@ -76,12 +76,17 @@ class RayNodes:
 
 
 def start_node(cluster: Handle, num_cpus: int = NODE_CPUS, **options: object) -> Handle:
-    """Starts a node of a cluster on free ports."""
+    """Starts a node of a cluster on free ports. RayStartError where Ray gives up, as it does after 30 s on a busy
+    machine; Ray has no class for this error.
+    """
     from ray._private import ray_constants
 
     if not ray_constants.ENABLE_RAY_CLUSTER:  # the variable of `stay_on_loopback`, as ray has read it
         options["node_ip_address"] = "127.0.0.1"
-    return cluster.add_node(num_cpus=num_cpus, **_SHARED, **options)
+    try:
+        return cluster.add_node(num_cpus=num_cpus, **_SHARED, **options)
+    except Exception as error:
+        raise RayStartError(f"a Ray node did not start: {' '.join(str(error).split())}") from error
 
 
 @contextmanager

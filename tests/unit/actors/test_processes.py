@@ -1,4 +1,6 @@
-"""A signal goes to exactly the process that is meant."""
+"""A signal goes to exactly the process that is meant; on this machine it and damage to a disk need no Ray task, for
+which Ray would have to start a process.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from actors.machines import UnreachableError, damage_remotely
 from actors.processes import ProcessId, machine_id, own_process, signal_process, start_ticks
 
 
@@ -52,3 +56,15 @@ def test_a_process_knows_itself() -> None:
     own = own_process("ray-node")
     assert (own.machine, own.ray_node) == (machine_id(), "ray-node")
     assert start_ticks(own.pid) == own.ticks
+
+
+def test_a_disk_of_this_machine_is_damaged_here_once_its_process_has_ended(
+    child: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    """This process is not connected to a Ray. A disk without logs has no log to damage."""
+    process = identity(child)
+    with pytest.raises(UnreachableError, match=f"process {child.pid} on host does not end"):
+        damage_remotely(process, tmp_path, "torn", "seed", 0.0)
+    child.kill()
+    child.wait()
+    assert damage_remotely(process, tmp_path, "torn", "seed", 0.0) == 0

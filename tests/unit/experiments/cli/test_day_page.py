@@ -28,15 +28,16 @@ def test_the_page_has_verdict_faults_and_unavailability_of_a_recorded_day(tmp_pa
     scenario = scenario_from(SCENARIO, "day.yaml")
     run_recorded(Runner(scenario, CheckedEngine(scenario.cluster.spec(1))), recording)
     options = SoakOptions(1, 1, 3, 1, 10, ("pause",), recording, cluster="practice")
-    gap = Span("t-0", WITHOUT_ACKNOWLEDGEMENT, 1_000, 3_500)
+    gaps = [Span("t-0", WITHOUT_ACKNOWLEDGEMENT, 1_000, 3_500), Span("t-1", WITHOUT_ACKNOWLEDGEMENT, 0, 5_000)]
     result = SoakResult(
-        options, gaps=[gap], done=[DoneFault(0, "pause", 1_500, "broker <2>", 700)], findings=["2 & 3 differ"]
+        options, gaps=gaps, done=[DoneFault(0, "pause", 1_500, "broker <2>", 700)], findings=["2 & 3 differ"]
     )
     write_day_page(page, result)
     text = page.read_text(encoding="utf-8")
     rows = [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", text)]
     assert ["t-0", "no leader", "0", "0.0", "0.0"] in rows
     assert ["t-0", "no acknowledgement", "1", "2.5", "2.5"] in rows
+    assert ["t-1", "no acknowledgement", "1", "5.0", "5.0"] in rows, "it has no leader at the end, so no final log"
     assert ["1.5", "pause", "broker &lt;2&gt;", "0.7"] in rows
     assert "Findings: 1" in text
     assert '<p class="alarm">2 &amp; 3 differ</p>' in text

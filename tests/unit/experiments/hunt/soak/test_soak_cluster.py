@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
 
 from experiments.engines.port import ClusterSpec, Loss
 from experiments.engines.ray.engine import PolledEngine
 from experiments.engines.sim.engine import SimEngine
-from experiments.hunt.soak.cluster import SoakCluster
+from experiments.hunt.soak.cluster import HEAL_WITHIN_MS, SoakCluster
 from protocol.config import ClusterConfig
 from protocol.features import Generation
 
@@ -34,3 +36,25 @@ def test_a_cluster_whose_broker_has_restarted_is_whole_when_the_broker_is_regist
         assert (view.unfenced, cluster.is_whole()) == ({0, 1, 2}, False)
         cluster.wait(cluster.is_whole, "the cluster is whole")
         assert engine.now_ms() - killed_ms > SESSION_MS - 2_000
+
+
+class Noting(SoakCluster):
+    """Notes what it waits for, and for how long, and whether that holds."""
+
+    def wait(self, condition: Callable[[], bool], what: str, within_ms: int = HEAL_WITHIN_MS) -> None:
+        self.waits = [*getattr(self, "waits", []), (what, within_ms, condition())]
+
+
+def test_the_time_to_heal_begins_when_all_processes_answer() -> None:
+    """Broker 2 has no process yet. A busy machine took 110 s to start one; healing has 120 s after that."""
+    spec = ClusterSpec(3, 1, ClusterConfig.of(Generation.KIP_966, {}))
+    nodes = set(spec.node_ids)
+    cluster = SimpleNamespace(pids=lambda: {0: 17})
+    engine = SimpleNamespace(spec=spec, answering=lambda: nodes - {2}, view=lambda: None, cluster=cluster)
+    noting = Noting(cast("Any", engine), None, {})
+    noting.await_whole()
+    assert noting.waits == [("all nodes answer", 600_000, False), ("the cluster is whole", 120_000, False)]
+    assert noting.pids == {0: 17}
+    engine.answering = lambda: nodes
+    noting.await_whole()
+    assert noting.waits[2] == ("all nodes answer", 600_000, True)

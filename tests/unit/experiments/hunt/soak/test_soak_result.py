@@ -10,7 +10,7 @@ from typing import Any
 
 from experiments.engines.port import ClusterSpec
 from experiments.hunt.soak.cluster import homes_of
-from experiments.hunt.soak.run import DoneFault, SoakOptions, SoakResult
+from experiments.hunt.soak.run import DoneFault, SoakOptions, SoakResult, keep_disks
 from protocol.config import ClusterConfig
 from protocol.features import Generation
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, RECOVERY_MANAGER
@@ -38,3 +38,19 @@ def test_only_brokers_are_placed_on_ray_nodes_whose_raylet_may_be_killed() -> No
     homes = homes_of(spec, nodes)
     assert {broker: homes.pop(broker) for broker in spec.broker_ids} == {0: "a", 1: "b", 2: "c"}
     assert homes == {FIRST_CONTROLLER: "head", RECOVERY_MANAGER: "head", FIRST_CLIENT: "head"}
+
+
+def test_the_disks_of_a_soak_with_findings_are_copied_once_their_nodes_have_ended(tmp_path: Path) -> None:
+    """A node renames `quorum-state.tmp` sooner or later; after its end the file stays as it is."""
+    disk, running = tmp_path / "cluster" / "broker-0", [0]
+    disk.mkdir(parents=True)
+    (disk / "quorum-state.tmp").touch()
+
+    def kill(node: int) -> None:
+        running.remove(node)
+        (disk / "quorum-state.tmp").rename(disk / "quorum-state")
+
+    cluster: Any = SimpleNamespace(folder=disk.parent, running=lambda: list(running), kill=kill)
+    keep_disks(cluster, tmp_path / "kept")
+    assert running == []
+    assert [path.name for path in (tmp_path / "kept" / "broker-0").iterdir()] == ["quorum-state"]
