@@ -6,9 +6,7 @@ in the simulator, one trial after the other in this process with all invariants 
 trial begins with formatted disks and ends when its processes have.
 
 *Failover*: one broker leads all partitions and is killed. Times count from the kill, in the controllers' metadata log
-as this process reads it: until the broker is fenced, and until no partition has it as leader. From then on a batch with
-acks=all is sent to each partition, to both new leaders at the same time, one request per topic after the other, until
-it is acknowledged.
+as this process reads it: until the broker is fenced, and until no partition has it as leader.
 
 *Start-up*: from the first process until all brokers are unfenced. *Memory*: the resident bytes of all processes then.
 """
@@ -17,11 +15,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 
 from experiments.bench.failover import assignments
@@ -29,18 +25,14 @@ from experiments.bench.process_usage import usage_of
 from experiments.bench.report import BenchReport
 from experiments.check.engine import CheckedEngine
 from experiments.engines.admin_requests import create_topic
-from experiments.engines.kafka.client import PRODUCE, crc32c
 from experiments.engines.kafka.engine import KafkaEngine
 from experiments.engines.kafka.processes import Program
-from experiments.engines.kafka.wire import Connection
 from experiments.engines.port import ClusterSpec, Engine, Loss
 from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.model import ClusterModel, Scenario
 from experiments.scenarios.runner import Runner
 from protocol.config import MIN_INSYNC_REPLICAS
 from protocol.errors import ErrorCode
-from protocol.ids import NodeId, TimeMs
-from protocol.kafka.batches import build_batch, to_kafka
 from protocol.messages.commands import AdminCommand, AdminOutcome
 from protocol.metadata.partition import PartitionState
 
@@ -82,20 +74,17 @@ class Trials:
 
 @dataclass(frozen=True, slots=True)
 class Failover:
-    """A failover of a real Kafka in milliseconds after the kill, which was at `killed_at_ms`; `created_ms` is how long
-    the topics took. The last two are 0 until batches were written.
+    """A failover of a real Kafka in milliseconds after the kill, but for `created_ms`, which is how long
+    the topics took.
     """
 
     partitions: int
     created_ms: int
-    killed_at_ms: TimeMs
     fenced_ms: int
     moved_ms: int
-    first_served_ms: int = 0
-    served_ms: int = 0
 
     def texts(self) -> list[str]:
-        times = (self.created_ms, self.fenced_ms, self.moved_ms, self.first_served_ms, self.served_ms)
+        times = (self.created_ms, self.fenced_ms, self.moved_ms)
         return [f"{self.partitions:,}", *(f"{time_ms:,} ms" for time_ms in times)]
 
 
@@ -155,42 +144,7 @@ def failover(engine: Engine, partitions: int) -> Failover:
     _await(engine, lambda: victim not in engine.unfenced(), f"broker {victim} is fenced")
     fenced_ms = engine.now_ms() - killed_ms
     _await(engine, lambda: all(it.leader != victim for it in states()), "all partitions have another leader")
-    return Failover(partitions, created_ms, killed_ms, fenced_ms, engine.now_ms() - killed_ms)
-
-
-def served(engine: KafkaEngine, found: Failover) -> Failover:
-    """The failover with when the first and the last partition has acknowledged a batch."""
-    view = engine.view()
-    assert view is not None
-    led: dict[NodeId, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for partition, state in sorted(view.partitions.items()):
-        led[state.leader][partition.topic].append(partition.partition)
-    with ThreadPoolExecutor(len(led)) as pool:
-        done = list(pool.map(lambda leader: _write(engine, leader, led[leader]), led))
-    first, last = min(first for first, _ in done), max(last for _, last in done)
-    return replace(found, first_served_ms=first - found.killed_at_ms, served_ms=last - found.killed_at_ms)
-
-
-def _write(engine: KafkaEngine, leader: NodeId, led: Mapping[str, Sequence[int]]) -> tuple[TimeMs, TimeMs]:
-    """Writes a batch to each partition that a broker leads, again where it is not acknowledged; returns when the first
-    and the last request was answered whose batches were.
-    """
-    records, times = to_kafka(build_batch([(None, b"")], 0, crc32c), crc32c), list[TimeMs]()
-    deadline_ms = engine.now_ms() + WITHIN_MS
-    with closing(Connection(engine.cluster.address(leader))) as connection:
-        for topic, left in led.items():
-            while left:
-                data = [{"index": index, "records": records} for index in left]
-                topics = [{"name": topic, "partition_data": data}]
-                values = {"transactional_id": None, "acks": -1, "timeout": WITHIN_MS, "topic_data": topics}
-                [answer] = connection.call(*PRODUCE, values, WITHIN_MS / 1000).responses
-                refused = [it.index for it in answer.partition_responses if int(it.error_code)]
-                if len(refused) < len(left):
-                    times.append(engine.now_ms())
-                elif engine.now_ms() > deadline_ms:
-                    raise AssertionError(f"not within {WITHIN_MS // 1000} s: broker {leader} serves {topic}")
-                left = refused
-    return times[0], times[-1]
+    return Failover(partitions, created_ms, fenced_ms, engine.now_ms() - killed_ms)
 
 
 def _is_created(engine: Engine, number: int) -> bool:
@@ -223,7 +177,7 @@ def run(release: str, sizes: Sequence[int] = SIZES, trials: int = TRIALS) -> Ben
         with closing(makes(spec)) as engine:
             starts.append(started(engine))
             memory.append(_resident(engine))
-            failovers.append(served(engine, failover(engine, size)))
+            failovers.append(failover(engine, size))
             memory.append(_resident(engine))
     sim_rate, sim_s = (before.per_minute + after.per_minute) / 2, (before.cpu_s + after.cpu_s) / 2
     document = {
@@ -243,8 +197,6 @@ def run(release: str, sizes: Sequence[int] = SIZES, trials: int = TRIALS) -> Ben
             "created in",
             "fenced after",
             "all moved after",
-            "first served after",
-            "all served after",
         ),
         rows=[it.texts() for it in failovers],
         notes=[
