@@ -166,7 +166,7 @@ def test_the_part_of_a_trial_explains_its_loss() -> None:
     assert (found.losses, found.loss) == (1, 0)
     events = found.run.events
     place = next(index for index, event in enumerate(events) if event.role == "violation")
-    assert "1 acknowledged record is missing from the log of broker-0" in events[place].text
+    assert "1 acknowledged record is missing from the log of broker-2" in events[place].text
     assert events[place - 1].kind == "became_leader"
     states = [event.fields for event in events[:place] if event.kind == "partition"]
     whole = [len(state["isr"]) == len(state["replicas"]) for state in states]  # type: ignore[arg-type]

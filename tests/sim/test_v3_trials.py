@@ -112,7 +112,7 @@ def test_what_v3_does_not_have_is_said() -> None:
     assert all(line.startswith("#") for line in commands(BASE))
     assert "no release" in configs([BASE])[0].release
     assert model_of(BASE) is None
-    assert choose(BASE).estimator == "plain"
+    assert choose(BASE).estimator == "multifidelity"
     with pytest.raises(ValidationError, match="unclean_recovery_strategy manual"):
         CellParameters.model_validate(dict(BASE) | {"unclean_recovery_strategy": "manual"})
     with pytest.raises(ValidationError, match="generation"):

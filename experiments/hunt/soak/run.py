@@ -25,7 +25,6 @@ from itertools import count
 from pathlib import Path
 from random import Random
 
-from actors.cluster import ActorCluster
 from experiments.check.check_recording import check
 from experiments.check.client_history import ranges_of
 from experiments.check.final_logs import final_logs
@@ -198,13 +197,14 @@ def _run(nodes: RayNodes, writer: RecordingWriter, result: SoakResult, on_fault:
         judge(cluster, writer, result)
         result.findings += [f"not judged: {line}" for line in result.unjudged]
         if result.findings:
-            keep_disks(engine.cluster, options.out / DISKS)
+            keep_disks(engine, options.out / DISKS)
     finally:
         engine.close()
 
 
-def keep_disks(cluster: ActorCluster, folder: Path) -> None:
+def keep_disks(engine: RayEngine, folder: Path) -> None:
     """Copies the data directories of all nodes, which it ends before: files of a node that runs come and go."""
+    cluster = engine.cluster
     for node in cluster.running():
         cluster.kill(node)
     shutil.copytree(cluster.folder, folder, dirs_exist_ok=True)

@@ -294,7 +294,7 @@ DIRECTORIES: dict[str, tuple[Callable[[Path], None], type[StorageError], str]] =
     "a file for the node": (a_file_for(), ForeignDirectoryError, "is no directory"),
     "a file for the logs": (a_file_for("logs"), StorageError, "Not a directory"),
     "a file for a topic": (a_file_for("logs", "t"), StorageError, "Not a directory"),
-    "a file for a log": (a_file_for("logs", "t", "0"), StorageError, "File exists"),
+    "a file for a log": (a_file_for("logs", "t", "0"), StorageError, "Not a directory"),
     "a directory for a segment": (a_file_for("logs", "t", "0", f"{0:020d}.log"), StorageError, "Is a directory"),
     "a directory for the mark": (a_file_for("logs", "t", "0", "mark"), StorageError, "Is a directory"),
     "a directory for the epochs": (

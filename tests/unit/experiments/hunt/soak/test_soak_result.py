@@ -50,7 +50,8 @@ def test_the_disks_of_a_soak_with_findings_are_copied_once_their_nodes_have_ende
         running.remove(node)
         (disk / "quorum-state.tmp").rename(disk / "quorum-state")
 
-    cluster: Any = SimpleNamespace(folder=disk.parent, running=lambda: list(running), kill=kill)
-    keep_disks(cluster, tmp_path / "kept")
+    cluster = SimpleNamespace(folder=disk.parent, running=lambda: list(running), kill=kill)
+    engine: Any = SimpleNamespace(cluster=cluster)
+    keep_disks(engine, tmp_path / "kept")
     assert running == []
     assert [path.name for path in (tmp_path / "kept" / "broker-0").iterdir()] == ["quorum-state"]
