@@ -46,9 +46,10 @@ $(TOOLS)/bin/uv:
 	    echo "make venv: $(PYTHON) has neither ensurepip nor pip; install it with: sudo apt-get install python3-venv" >&2; exit 1; \
 	fi
 
-test: chromium $(INSTALLED) ## the checks, then all tests but the proof; the slowest 30 are listed
+test: chromium $(INSTALLED) ## everything: the checks, all tests, and then those of the proof; the slowest 30 are listed
 	@$(MAKE) --no-print-directory --jobs 2 check collected
 	$(BIN)/pytest $(MANY) 4 -m "not proof" --durations 30 $(ARGS)
+	@$(MAKE) --no-print-directory proof-tests
 
 proof: proof-tests ## 60 fuzz seeds, determinism, every mutant, an exhaustive search, all scenarios on Ray
 	$(BIN)/isray mutants --kept
