@@ -140,11 +140,11 @@ NEW_DIRECTORY_REPORTED = _declare(
     source="ReplicationControlManager.handleAssignReplicasToDirs, seen on real clusters",
     first="4.1.2",
 )
-NEW_DIRECTORY_ELECTS_NOBODY = _declare(
-    "new-directory-elects-nobody",
+NEW_DIRECTORY_ELECTS_NO_LEADER = _declare(
+    "new-directory-elects-no-leader",
     kafka="A broker with another disk may lead a replica once the controllers know its new log directory (KIP-858)."
-    " Where they hear of it after they have unfenced the broker, that change of the partition elects nobody: without a"
-    " leader it waits for its next election.",
+    " Where they hear of it after they have unfenced the broker, that change of the partition elects no leader: without"
+    " a leader it waits for its next election.",
     source="ReplicationControlManager.handleAssignReplicasToDirs, LeaderAcceptor; seen on a real 4.4.0, in a part of"
     " the runs",
     first="",
@@ -158,5 +158,5 @@ NEW_DIRECTORY_EMPTIES_ELR = _declare(
     first="4.1.2",
     last="4.2.1",
 )
-NEW_DIRECTORY_RULES = frozenset({NEW_DIRECTORY_REPORTED, NEW_DIRECTORY_ELECTS_NOBODY, NEW_DIRECTORY_EMPTIES_ELR})
+NEW_DIRECTORY_RULES = frozenset({NEW_DIRECTORY_REPORTED, NEW_DIRECTORY_ELECTS_NO_LEADER, NEW_DIRECTORY_EMPTIES_ELR})
 """Rules for which a broker says at its registration that its disk is new."""

@@ -192,12 +192,7 @@ def run(release: str, sizes: Sequence[int] = SIZES, trials: int = TRIALS) -> Ben
     return BenchReport(
         title="A real Kafka beside the simulator",
         document=document,
-        columns=(
-            "partitions",
-            "created in",
-            "fenced after",
-            "all moved after",
-        ),
+        columns=("partitions", "created in", "fenced after", "all moved after"),
         rows=[it.texts() for it in failovers],
         notes=[
             f"fault trials per minute: {sim_rate:,.0f} in one process of the simulator, {real.per_minute:.2f} on a real"

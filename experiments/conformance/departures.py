@@ -134,7 +134,7 @@ DEPARTURES: tuple[Departure, ...] = (
         reason="isray's brokers have one directory, whose id is not registered.",
     ),
     Departure(
-        rule=KAFKA_RULES["new-directory-elects-nobody"],
+        rule=KAFKA_RULES["new-directory-elects-no-leader"],
         reason="isray's brokers have one directory, and may lead with a new disk as soon as they are unfenced.",
     ),
     Departure(

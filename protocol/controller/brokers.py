@@ -25,7 +25,7 @@ from protocol.controller.partition_change import changes_of
 from protocol.errors import ErrorCode, Refused
 from protocol.ids import NO_LEADER, BrokerId, Epoch, TopicIdPartition, is_broker
 from protocol.kafka_rules import (
-    NEW_DIRECTORY_ELECTS_NOBODY,
+    NEW_DIRECTORY_ELECTS_NO_LEADER,
     NEW_DIRECTORY_EMPTIES_ELR,
     REGISTRATION_FENCES,
     UNREGISTERED_BROKER_ELIGIBLE,
@@ -119,7 +119,7 @@ def unfence(
     for one `on_new_disk`.
     """
     unfenced = BrokerRegistrationChangeRecord.unchecked(broker_id=broker, broker_epoch=epoch, fenced=False)
-    if on_new_disk and NEW_DIRECTORY_ELECTS_NOBODY in state.config.kafka_rules:
+    if on_new_disk and NEW_DIRECTORY_ELECTS_NO_LEADER in state.config.kafka_rules:
         return [unfenced]
     return [unfenced, *_leader_and_isr_updates(state, state.leaderless(), add=broker)]
 

@@ -132,7 +132,7 @@ def test_a_broker_with_another_disk_leads_at_the_next_election(generation: str) 
     assert leaders_of("", generation, *steps) == [
         (1, [1], *absent), (*followed, 0, [0]), (*left, 0, [0]), (*back, 0, [0])
     ]  # fmt: skip
-    assert leaders_of("new-directory-elects-nobody", generation, *steps) == [
+    assert leaders_of("new-directory-elects-no-leader", generation, *steps) == [
         (1, [1], *absent), (*followed, *absent), (*left, *absent), (*back, 0, [0])
     ]  # fmt: skip
 

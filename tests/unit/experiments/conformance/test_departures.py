@@ -76,7 +76,7 @@ def test_every_declared_departure_is_shown_by_a_recorded_row() -> None:
     assert {index for _, shown in SHOWN.values() for index in shown} == set(range(len(DEPARTURES) - 6))
     names = ["dead-original-in-isr", "recovered-with-next-change", "complete-follower-kept"]
     names += ["new-directory-reported"]
-    names += ["new-directory-elects-nobody", "new-directory-empties-elr"]
+    names += ["new-directory-elects-no-leader", "new-directory-empties-elr"]
     assert [it.name for it in DEPARTURES[-6:]] == names
 
 

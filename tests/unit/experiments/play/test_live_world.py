@@ -175,6 +175,6 @@ def test_a_cluster_that_has_ended_is_said_and_nothing_more_is_done(world: LiveWo
     engine.is_gone = True
     state = look(world, engine, 2)
     assert state["ended"] == "running, which has been ended"
-    assert shown == engine.left == [state["ended"]], "pages are told before Ray is left, once"
+    assert shown == engine.left == [state["ended"]], "pages show it before the console leaves Ray, once"
     with pytest.raises(RefusedError, match="the cluster is gone"):
         world.act({"crash": {"broker": 0}})
