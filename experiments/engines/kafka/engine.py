@@ -310,6 +310,10 @@ class KafkaEngine(Engine):
         self._refresh()
         return self._replicas.replica(broker, partition)
 
+    def holds(self, broker: NodeId, partition: TopicPartition) -> bool:
+        """As in `Engine`, without a request where the broker's disk can be read."""
+        return self._replicas.holds(broker, partition)
+
     def log(self, broker: NodeId, partition: TopicPartition) -> Sequence[RecordBatch]:
         return self._replicas.log(broker, partition)
 
