@@ -163,16 +163,16 @@ class KafkaEngine(Engine):
             self._view = self.metadata.view()
         self._read_s = time.monotonic()
         for node in sorted(self._unproven):
-            if self._takes_part(node):
-                self._unproven.discard(node)
-            elif self.cluster.exit_code(node):
+            if self.cluster.exit_code(node):
                 self._unproven.discard(node)
                 raise NodeFailed(node, self.cluster.end_of(node))
+            if self._takes_part(node):
+                self._unproven.discard(node)
 
     def _takes_part(self, node: NodeId) -> bool:
+        """Whether a controller listens (it writes its quorum state before), or a broker is unfenced."""
         if is_controller(node):
-            is_file = isinstance(self.metadata, MetadataLog)
-            return quorum_state(self.cluster.disk(node)).leader >= 0 if is_file else any(self.metadata.quorum({}))
+            return self.cluster.is_listening(node)
         assert self._view is not None
         return node in self._view.unfenced
 
