@@ -36,7 +36,7 @@ from protocol.ids import NodeId, is_controller
 
 HEAP_MB = {True: 128, False: 256}
 """Megabytes of heap of a controller, and of a broker."""
-FORMAT_WITHIN_S = 120
+FORMAT_WITHIN_S = 300
 SHOWN_LINES = 3
 
 
@@ -182,6 +182,7 @@ class ProcessCluster:
                 text=True,
                 timeout=FORMAT_WITHIN_S,
                 check=False,
+                start_new_session=True,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise NodeFailed(node, f"its disk could not be formatted: {error}") from error
