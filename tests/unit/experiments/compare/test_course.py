@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 
-from experiments.compare.course import State, numbers, relaxed
+from experiments.compare.course import UNSETTLED, State, _Reader, numbers, relaxed
 from experiments.compare.worlds import SIM, World, course_in
 from experiments.engines.kafka.processes import NodeFailed
 from experiments.scenarios.loader import scenario_from
@@ -77,6 +79,17 @@ def test_a_process_that_ends_by_itself_is_the_verdict_of_its_step(monkeypatch: p
     ended, following = course_in(scenario_from(raw, "test"), World(SIM)).stages[1:]
     assert ended.verdict == "node 0: found it ended with exit code 1: the last line; allowed: a node that starts"
     assert (ended.state, following.verdict) == (None, "ok")
+
+
+def test_a_state_that_goes_on_changing_is_compared_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    """120 s of virtual time, looked at every 16 s; a world that is paced by it is waited for as long as it may be."""
+    numbers_read = count()
+    monkeypatch.setattr(_Reader, "state", lambda _: {"cluster": {"controller": next(numbers_read)}})
+    raw = {"name": "changing", "cluster": {"brokers": 1}, "steps": [{"wait": "1s"}]}
+    scenario = scenario_from(raw, "test")
+    pace = course_in(scenario, World(SIM))
+    assert [stage.state for stage in pace.stages] == [UNSETTLED, UNSETTLED]
+    assert course_in(scenario, World(SIM), pace).stages == pace.stages
 
 
 def test_a_paced_world_has_the_same_course_sooner() -> None:
