@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
-from experiments.compare.course import Course, Stage, relaxed
+from experiments.compare.course import NOT_RUN, Course, Stage, relaxed
 from experiments.compare.worlds import KAFKA, SIM, World, course_in
 from experiments.conformance.departures import DEPARTURES, Departure, explanation
 from experiments.conformance.shapes import Difference
@@ -118,6 +118,8 @@ def _departures(scenario: Scenario, world: World, course: Course, run: Runs) -> 
     """
     sim = World(SIM, world.release)
     plain = run(scenario, sim, None, ())
+    if any(stage.verdict == NOT_RUN for stage in course.stages):
+        return ()
     impossible = {it.name for it in DEPARTURES if not _may_hold(it, world.release)}
 
     @cache

@@ -53,6 +53,7 @@ LONGEST_MS = 120_000
 """How long a state may go on changing in virtual time until it counts as one that does not settle."""
 LONGEST_IN_WALL_TIME_MS = 2 * QUIET_MS
 SET_UP = -1
+NOT_RUN = "not run, as the set-up failed"
 EPOCHS = ("leader_epoch", "partition_epoch")
 State = dict[str, dict[str, object]]
 """By subject (`t-0`, `brokers`, `cluster`), the fields of its state by name."""
@@ -81,7 +82,8 @@ class Course:
 
 def run_course(scenario: Scenario, engine: Engine, name: str, pace: Course | None = None) -> Course:
     """Runs all steps of a scenario on a new engine, whatever they expect. `pace` is the course of the simulator that a
-    world in wall time follows; None for the simulator itself.
+    world in wall time follows; None for the simulator itself. Where only the set-up of a world in wall time fails, no
+    step is run.
     """
     reader, stages = _Reader(Runner(scenario, engine, keeps_going=True), pace is None), []
     following = [*scenario.steps[1:], None]
@@ -92,6 +94,9 @@ def run_course(scenario: Scenario, engine: Engine, name: str, pace: Course | Non
         verdict = _failure("set-up", error)
     text = "start the cluster and create the topics"
     stages.append(Stage(SET_UP, "set-up", text, verdict, reader.settled(_paced(pace, 0))))
+    if pace is not None and verdict != pace.stages[0].verdict:
+        steps = enumerate(scenario.steps)
+        return Course(name, False, (*stages, *(Stage(index, it.kind, it.text, NOT_RUN) for index, it in steps)))
     for index, (step, after) in enumerate(zip(scenario.steps, following, strict=True)):
         paced = _paced(pace, index + 1)
         is_passing = after is not None and isinstance(after.fields, Expectation)

@@ -6,11 +6,11 @@ from itertools import count
 
 import pytest
 
-from experiments.compare.course import UNSETTLED, State, _Reader, numbers, relaxed
+from experiments.compare.course import NOT_RUN, UNSETTLED, State, _Reader, numbers, relaxed
 from experiments.compare.worlds import SIM, World, course_in
 from experiments.engines.kafka.processes import NodeFailed
 from experiments.scenarios.loader import scenario_from
-from experiments.scenarios.runner import Runner
+from experiments.scenarios.runner import Runner, StepFailedError
 
 RELEASE = "4.4.0"
 
@@ -90,6 +90,18 @@ def test_a_state_that_goes_on_changing_is_compared_as_that(monkeypatch: pytest.M
     pace = course_in(scenario, World(SIM))
     assert [stage.state for stage in pace.stages] == [UNSETTLED, UNSETTLED]
     assert course_in(scenario, World(SIM), pace).stages == pace.stages
+
+
+def test_no_step_is_run_where_only_the_set_up_of_a_world_in_wall_time_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: object) -> None:
+        raise StepFailedError("broker 0 was not unfenced within 60 s")
+
+    raw = {"name": "late", "cluster": {"brokers": 1}, "steps": [{"wait": "1s"}]}
+    scenario = scenario_from(raw, "test")
+    pace = course_in(scenario, World(SIM))
+    monkeypatch.setattr(Runner, "set_up", fails)
+    verdicts = [stage.verdict for stage in course_in(scenario, World(SIM), pace).stages]
+    assert verdicts == ["broker 0 was not unfenced within 60 s", NOT_RUN]
 
 
 def test_a_paced_world_has_the_same_course_sooner() -> None:
