@@ -122,6 +122,8 @@ class _Reader:
     is_virtual: bool
     before: dict[TopicPartition, PartitionState] = field(default_factory=dict)
     paused: set[NodeId] = field(default_factory=set)
+    former: dict[NodeId, int | None] = field(default_factory=dict)
+    """The broker epochs that the brokers had before they were started."""
 
     def carry_out(self, step: Step, paced: Stage | None) -> str:
         """The verdict on a step. One that does not hold in the simulator is not waited for longer than a state is."""
@@ -129,6 +131,8 @@ class _Reader:
         if isinstance(fields, model.AwaitStep) and paced is not None and paced.verdict != "holds":
             within = min(fields.within, QUIET_MS)
             step = step.model_copy(update={"fields": fields.model_copy(update={"within": within})})
+        if step.kind == "start" and isinstance(fields, model.NodeStep) and isinstance(fields.broker, int):
+            self.former[fields.broker] = self.runner.clients.broker_epoch(fields.broker)
         try:
             self.runner.carry_out(step)
         except (StepFailedError, NoOutcomeError) as error:
@@ -195,11 +199,16 @@ class _Reader:
 
     def _data(self, partition: TopicPartition, state: PartitionState) -> dict[str, object]:
         engine = self.runner.engine
-        listening = [broker for broker in state.replicas if engine.is_running(broker) and broker not in self.paused]
+        listening = [broker for broker in state.replicas if engine.is_running(broker) and self._listens(broker)]
         logs = {broker: self._log(broker, partition) for broker in listening if engine.holds(broker, partition)}
         leads = self.is_virtual and state.leader in logs
         leader = engine.replica(state.leader, partition) if leads else None
         return {"logs": logs, "high_watermark": leader.high_watermark if leader is not None and leader.leads else None}
+
+    def _listens(self, broker: NodeId) -> bool:
+        """Whether a broker is not paused, and registered since its last start: before that it opens no log."""
+        is_registered = broker not in self.former or self.runner.clients.broker_epoch(broker) != self.former[broker]
+        return is_registered and broker not in self.paused
 
     def _log(self, broker: NodeId, partition: TopicPartition) -> str:
         batches = self.runner.engine.log(broker, partition)
