@@ -6,8 +6,8 @@ tagged field has its tag, its size, and its content; unsigned varints have seven
 
 from __future__ import annotations
 
-import os
 import base64
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
