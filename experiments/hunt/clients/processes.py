@@ -26,7 +26,7 @@ from functools import partial
 from itertools import product
 from typing import Any, Protocol, cast
 
-from experiments.engines.port import Engine
+from experiments.engines.port import Engine, Loss
 from experiments.engines.ray.engine import PolledEngine, RayEngine
 from experiments.faults.controls import Controls, Link, NodeControls
 from experiments.faults.inject import Injector
@@ -177,6 +177,10 @@ class DoorControls(NodeControls):
             super().set_link(link, up)
         for door in self._doors if FIRST_APPLICATION in link else ():
             (door.cut.discard if up else door.cut.add)(link)
+
+    def kill(self, node: NodeId, asked: Loss) -> None:
+        """Ends a node's process; whatever was asked for, its page cache stays."""
+        super().kill(node, Loss())
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
+from experiments.engines.port import Loss
 from experiments.faults.controls import Controls, Link
 from experiments.faults.inject import SUPERVISE_MS, Injector
 from experiments.faults.kinds.links import Cut, Disturb
@@ -43,6 +44,7 @@ class FakeEngine:
         return node not in self.down
 
     def crash(self, node: int, loss: object) -> None:
+        assert loss == Loss()
         self.down.add(node)
 
     def start(self, node: int) -> None:
@@ -57,14 +59,15 @@ class FakeEngine:
 
 
 def test_a_fault_holds_until_the_last_one_of_its_kind_ends() -> None:
-    """Broker 0 is kept down by two crashes, from 0 to 1 and to 4 ms. Broker 1 is paused twice, from 5 to 7 and to 8 ms,
-    so the controlled restart at 6 ms does not reach it, and that at 9 ms does. The cut lasts from 10 to 11 ms.
+    """Broker 0 is kept down by two crashes, from 0 to 1 and to 4 ms, which take nothing from its disk. Broker 1 is
+    paused twice, from 5 to 7 and to 8 ms, so the controlled restart at 6 ms does not reach it, and that at 9 ms does.
+    The cut lasts from 10 to 11 ms.
     """
     engine: Any = FakeEngine()
     door = Door(HOST, range(1, 3))
     controls = DoorControls(engine, [door])
     faults = (
-        Crash(node=0, at_ms=0, duration_ms=1),
+        Crash(node=0, loses="torn", at_ms=0, duration_ms=1),
         Crash(node=0, at_ms=0, duration_ms=4),
         Pause(node=1, at_ms=5, duration_ms=2),
         Pause(node=1, at_ms=5, duration_ms=3),
