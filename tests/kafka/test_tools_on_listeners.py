@@ -15,14 +15,14 @@ import json
 import os
 import re
 import subprocess
-import time
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from subprocess import Popen
+from subprocess import PIPE, Popen
 from typing import Any
 
 import pytest
@@ -52,6 +52,7 @@ from tests.ray.command_helpers import Shell, begun_shell, end_server
 
 WITHIN_S = 90
 STEP = 100
+LOOKS = 40
 TOOLS = "org.apache.kafka.tools"
 VARYING = {
     r"TopicId: \S+": "TopicId: ID",
@@ -181,36 +182,42 @@ def test_the_tools_print_the_same_on_both(isray: World, kafka: World, tmp_path: 
     assert not differing, "\n\n".join(differing)
 
 
-@contextmanager
-def running(file: Path, line: Sequence[str]) -> Iterator[Path]:
-    """A tool beside the test, which writes its standard output to `file`; it is asked to end with the block."""
-    with file.open("w") as out, Popen(line, stdout=out) as process:
-        try:
-            yield file
-        finally:
-            process.terminate()
-            process.wait(WITHIN_S)
+class Tool:
+    """A tool that runs beside the test, and the lines that it has printed on standard output."""
 
+    def __init__(self, line: Sequence[str]) -> None:
+        self.lines: list[str] = []
+        self._changed = threading.Condition()
+        self._process = Popen(line, stdout=PIPE, text=True)
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
 
-def events(name: str, file: Path) -> list[Any]:
-    """The events whose names begin so among what a verifiable client has written; log lines are between them."""
-    whole, _, _ = file.read_text().rpartition("\n")
-    found = [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
-    return [it for it in found if it["name"].startswith(name)]
+    def _read(self) -> None:
+        for line in self._process.stdout or ():
+            with self._changed:
+                self.lines.append(line.rstrip())
+                self._changed.notify_all()
 
+    def until(self, condition: Callable[[], object]) -> None:
+        """Waits until what it has printed meets the condition, for `WITHIN_S` at most."""
+        with self._changed:
+            assert self._changed.wait_for(condition, WITHIN_S), self.lines[-3:]
 
-def until(condition: Callable[[], object]) -> None:
-    """Waits until the condition holds, for `WITHIN_S` at most."""
-    end_s = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < end_s
-        time.sleep(0.1)
+    def events(self, name: str) -> list[Any]:
+        """The events of a verifiable client whose names begin so; log lines are between them."""
+        found = [json.loads(line) for line in self.lines if line.startswith("{")]
+        return [it for it in found if it["name"].startswith(name)]
 
+    def await_acknowledged(self) -> None:
+        """Waits until as many records more as `STEP` have been acknowledged."""
+        before = len(self.lines)
+        self.until(lambda: sum("producer_send_success" in line for line in self.lines[before:]) >= STEP)
 
-def await_acknowledged(file: Path) -> None:
-    """Waits until as many records more as `STEP` have been acknowledged."""
-    before = len(events("producer_send_success", file))
-    until(lambda: len(events("producer_send_success", file)) >= before + STEP)
+    def close(self) -> None:
+        """Asks it to end, and waits until it has."""
+        self._process.terminate()
+        self._process.wait(WITHIN_S)
+        self._reader.join()
 
 
 def shown(place: TopicPartition, offset: int, value: str) -> Seen:
@@ -225,7 +232,7 @@ def final_log(servers: str, place: TopicPartition) -> list[RecordRange]:
     try:
         read = iter(lambda: consumer.consume(1, WITHIN_S)[0], None)
         found = takewhile(lambda it: it.error() is None, read)
-        return [RecordRange(it.offset(), 0, int(it.value()), 0, 1) for it in found]
+        return [RecordRange(it.offset() or 0, 0, int(it.value() or b""), 0, 1) for it in found]
     finally:
         consumer.close()
 
@@ -246,33 +253,33 @@ def test_clients_lose_nothing_when_the_leader_is_killed_and_leads_again(
     prints = (*topic, "--from-beginning", "--group", "console", "--formatter-property", "print.offset=true")
     writes = (*topic, "--throughput", "60", "--command-config", str(settings))
     with (
-        running(tmp_path / "read", isray.line("VerifiableConsumer", *reads)) as read,
-        running(tmp_path / "printed", isray.line("consumer.ConsoleConsumer", *prints)) as printed,
+        closing(Tool(isray.line("VerifiableConsumer", *reads))) as reader,
+        closing(Tool(isray.line("consumer.ConsoleConsumer", *prints))) as printer,
     ):
-        with running(tmp_path / "written", isray.line("VerifiableProducer", *writes)) as written:
-            await_acknowledged(written)
+        with closing(Tool(isray.line("VerifiableProducer", *writes))) as writer:
+            writer.await_acknowledged()
             shell.ok("node", "kill", "broker-0")
-            await_acknowledged(written)
+            writer.await_acknowledged()
             shell.ok("node", "start", "broker-0")
-            until(lambda: isray.run(*elects, *topic).startswith("0\nSuccessfully"))
-            await_acknowledged(written)
+            assert any(isray.run(*elects, *topic).startswith("0\n") for _ in range(LOOKS))
+            writer.await_acknowledged()
         log = final_log(isray.servers, place)
-        until(lambda: len(printed.read_text().splitlines()) >= len(log) and events("record_data", read))
-        until(lambda: events("record_data", read)[-1]["offset"] == log[-1].offset)
-    ends = events("producer_send_", written)
+        printer.until(lambda: len(printer.lines) >= len(log))
+        reader.until(lambda: any(f'"value":"{log[-1].send}"' in line for line in reader.lines))
+    ends, commits = writer.events("producer_send_"), reader.events("offsets_committed")
     history: list[Operation] = [Invoked(number, 0, place, 1) for number in range(len(ends))]
     for end in ends:
         is_known = end["name"] == "producer_send_success"
         history.append(Ended(int(end["value"]), 0, 1, "acknowledged" if is_known else "unknown", end.get("offset", -1)))
-    history += [shown(place, it["offset"], it["value"]) for it in events("record_data", read)]
-    for text in printed.read_text().splitlines():
+    history += [shown(place, it["offset"], it["value"]) for it in reader.events("record_data")]
+    for text in printer.lines:
         offset, value = text.removeprefix("Offset:").split("\t")
         history.append(shown(place, int(offset), value))
-    for commit in (part for it in events("offsets_committed", read) for part in it["offsets"] if it["success"]):
+    for commit in (part for it in commits for part in it["offsets"] if it["success"]):
         history.append(Committed("verifiable", place, commit["offset"], "sent"))
         history.append(Committed("verifiable", place, commit["offset"], "acknowledged"))
     state = isray.run("consumer.group.ConsumerGroupCommand", "--describe", "--group", "verifiable", "--offsets")
     history.append(OffsetShown("verifiable", place, int(state.split("kept ")[1].split()[1])))
     assert len(ends) >= 3 * STEP
-    assert len(events("offsets_committed", read)) > 1
+    assert len(commits) > 1
     assert not judge(history, [FinalPartition(place, 0, {0: log})])
