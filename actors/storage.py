@@ -143,10 +143,11 @@ class DiskStorage:
         log = self._logs.get(name)
         if log is None:
             path = self._log_path(name)
-            with typed_errors(path):
-                path.mkdir(parents=True, exist_ok=True)
             is_new = name not in self._names
-            self._names.add(name)
+            if is_new:
+                with typed_errors(path):
+                    path.mkdir(parents=True, exist_ok=True)
+                self._names.add(name)
             log = self._logs[name] = DiskLog(path, self._files, self._pool, self._index_interval_bytes, is_new)
             for found in log.dropped:
                 what = f"dropped {found.size} bytes at byte {found.position}: {found.why}"

@@ -18,6 +18,7 @@ restarts, the log accepts no further write (StorageError) and can still be read.
 from __future__ import annotations
 
 import logging
+import os
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -102,6 +103,7 @@ class DiskLog:
         self.flushed_offset: Offset = 0
         self.dropped: list[Dropped] = []
         with typed_errors(directory):
+            is_new = is_new or not os.listdir(directory)  # an idle partition has a directory and no file
             self._mark_file = MarkFile(directory, files, is_new)
             self._snapshots = Snapshots(directory, is_new)
             if is_new:

@@ -209,8 +209,12 @@ def test_a_log_without_batches_has_no_files_and_exists_after_a_restart(tmp_path:
     storage = DiskStorage(tmp_path)
     assert storage.log_names() == ["t/0"]
     log = storage.open_log("t/0")
+    assert list(log_directory(tmp_path).iterdir()) == [], "nor when it is opened again"
     log.append(batch(0, payload=b"00000"))
-    assert log.read(0, 1)[0].payload == b"00000"
+    log.flush()
+    storage.close()
+    _, log = opened(tmp_path)
+    assert (log.read(0, 1)[0].payload, log.flushed_offset) == (b"00000", 1)
 
 
 @pytest.mark.parametrize("begin", ["append", "reset", "snapshot"])
