@@ -31,6 +31,7 @@ TRIES = 60
 WITHIN_S = 600
 _BLOCK = re.compile(r"^```(console|yaml)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _FILE = re.compile(r"# ([\w-]+\.yaml)\n")
+_PIPE = re.compile(r"(isray [^|]*?)( 2>&1)? \| (.*)")
 _FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -68,7 +69,8 @@ def _commands(body: str) -> Iterator[Command]:
 
 class Reader:
     """Follows pages in a folder. `places`: environment variables of the commands besides the usual ones, `environment`:
-    all of them. `is_quick`: an `isray` that needs no shell is run without one, in a process that has made its imports.
+    all of them. `is_quick`: an `isray` that needs no shell is run without one, in a process that has made its imports,
+    also as the first command of a pipe.
     """
 
     def __init__(self, folder: Path, places: Mapping[str, str] | None = None, is_quick: bool = False) -> None:
@@ -93,6 +95,8 @@ class Reader:
                 *arguments, folder=self.folder, within_s=WITHIN_S, environment=self.environment, joined=True
             )
             return code, printed
+        if self.is_quick and (pipe := _PIPE.fullmatch(line)) and not SHELL.intersection(pipe[1]):
+            return self._run_piped(pipe[1], pipe[3], joined=pipe[2] is not None)
         done = subprocess.run(
             ["bash", "-c", line],
             cwd=self.folder,
@@ -104,6 +108,17 @@ class Reader:
             timeout=WITHIN_S,
         )
         return done.returncode, done.stdout
+
+    def _run_piped(self, command: str, rest: str, joined: bool) -> tuple[int, str]:
+        """A pipe that begins with an `isray` command."""
+        arguments = shlex.split(command)[1:]
+        _, out, err = isray(
+            *arguments, folder=self.folder, within_s=WITHIN_S, environment=self.environment, joined=joined
+        )
+        done = subprocess.run(
+            ["bash", "-c", rest], cwd=self.folder, input=out, stdout=subprocess.PIPE, text=True, check=False
+        )
+        return done.returncode, err + done.stdout
 
     def follow(self, page: Path, instead: tuple[str, str] = ("", "")) -> int:
         """Does what a page says. AssertionError at the first command that does not do what is shown. Returns how many

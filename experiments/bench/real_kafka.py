@@ -70,6 +70,17 @@ Makes = Callable[[ClusterSpec], Engine]
 
 
 @dataclass(frozen=True, slots=True)
+class Trials:
+    """`count` fault trials, how many there would be in a minute, and the processor seconds of one, of this process and
+    of those that it has started.
+    """
+
+    count: int
+    per_minute: float
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Failover:
     """A failover of a real Kafka in milliseconds after the kill, which was at `killed_at_ms`; `created_ms` is how long
     the topics took. The last two are 0 until batches were written.
@@ -88,16 +99,20 @@ class Failover:
         return [f"{self.partitions:,}", *(f"{time_ms:,} ms" for time_ms in times)]
 
 
-def trials_per_minute(makes: Makes, trials: int, seconds: float) -> tuple[int, float]:
-    """How many fault trials ran, and how many would in a minute: at least one, at most `trials`, and none begins after
-    `seconds`.
-    """
+def run_trials(makes: Makes, trials: int, seconds: float) -> Trials:
+    """Runs fault trials: at least one, at most `trials`, and none begins after `seconds`."""
     scenario = scenario_from(TRIAL, "the fault trial")
-    began, done = time.perf_counter(), 0
+    began, used_s, done = time.perf_counter(), _cpu_s(), 0
     while done < trials and (done == 0 or time.perf_counter() - began < seconds):
         _run_trial(scenario, makes, done)
         done += 1
-    return done, 60 * done / (time.perf_counter() - began)
+    return Trials(done, 60 * done / (time.perf_counter() - began), (_cpu_s() - used_s) / done)
+
+
+def _cpu_s() -> float:
+    """Processor seconds of this process, and of those that it has started and seen end."""
+    spent = os.times()
+    return time.process_time() + spent.children_user + spent.children_system
 
 
 def _run_trial(scenario: Scenario, makes: Makes, seed: int) -> None:
@@ -200,9 +215,9 @@ def run(release: str, sizes: Sequence[int] = SIZES, trials: int = TRIALS) -> Ben
     def makes(spec: ClusterSpec) -> KafkaEngine:
         return KafkaEngine(spec, program)
 
-    simulated, sim_rate = trials_per_minute(CheckedEngine, 10**6, SIM_SECONDS)
-    done, rate = trials_per_minute(makes, trials, float("inf"))
-    again, sim_again = trials_per_minute(CheckedEngine, 10**6, SIM_SECONDS)
+    before = run_trials(CheckedEngine, 10**6, SIM_SECONDS)
+    real = run_trials(makes, trials, float("inf"))
+    after = run_trials(CheckedEngine, 10**6, SIM_SECONDS)
     starts, failovers, memory = [], [], []
     for size in sizes:
         with closing(makes(spec)) as engine:
@@ -210,11 +225,12 @@ def run(release: str, sizes: Sequence[int] = SIZES, trials: int = TRIALS) -> Ben
             memory.append(_resident(engine))
             failovers.append(served(engine, failover(engine, size)))
             memory.append(_resident(engine))
-    sim_rate = (sim_rate + sim_again) / 2
+    sim_rate, sim_s = (before.per_minute + after.per_minute) / 2, (before.cpu_s + after.cpu_s) / 2
     document = {
-        "fault_trials": {"sim": simulated + again, "kafka": done},
-        "fault_trials_per_minute": {"sim": round(sim_rate, 1), "kafka": round(rate, 3)},
-        "ratio": round(sim_rate / rate),
+        "fault_trials": {"sim": before.count + after.count, "kafka": real.count},
+        "fault_trials_per_minute": {"sim": round(sim_rate, 1), "kafka": round(real.per_minute, 3)},
+        "fault_trial_cpu_s": {"sim": round(sim_s, 5), "kafka": round(real.cpu_s, 2)},
+        "ratio": round(sim_rate / real.per_minute),
         "start_up_ms": starts,
         "resident_bytes": memory,
         "failovers": [asdict(it) for it in failovers],
@@ -232,8 +248,9 @@ def run(release: str, sizes: Sequence[int] = SIZES, trials: int = TRIALS) -> Ben
         ),
         rows=[it.texts() for it in failovers],
         notes=[
-            f"fault trials per minute: {sim_rate:,.0f} in one process of the simulator, {rate:.2f} on a real Kafka;"
-            f" {sim_rate / rate:,.0f} times as many",
+            f"fault trials per minute: {sim_rate:,.0f} in one process of the simulator, {real.per_minute:.2f} on a real"
+            f" Kafka; {sim_rate / real.per_minute:,.0f} times as many",
+            f"processor time of a fault trial: {1000 * sim_s:.1f} ms, and {real.cpu_s:.1f} s",
             f"start-up of three brokers and a controller: {', '.join(f'{it:,} ms' for it in starts)}",
             f"resident memory after start-up and after a failover: {', '.join(f'{it >> 20:,} MiB' for it in memory)}",
         ],

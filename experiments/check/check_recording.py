@@ -24,7 +24,7 @@ from experiments.check import rules
 from experiments.check.check_events import SHOWN_BY_EVENTS, EventChecker
 from experiments.check.check_metadata import UNCLEAN, LogMarks, MetadataReplay, ReplayedMetadata
 from experiments.check.elections import ElectionLog, LostBy, lost_by, lost_so_far
-from experiments.check.history import ACKS_OF, Ended, Invoked, Operation, Seen, breaks_promise, judge_and_count
+from experiments.check.history import ACKS_OF, Ended, Invoked, Operation, breaks_promise, judge_and_count
 from experiments.check.losses import Losses
 from experiments.check.names import Names
 from experiments.check.recording import HISTORY, METADATA, Recording
@@ -254,7 +254,7 @@ class _OperationFilter:
             self.operations += 1
             if isinstance(operation, Invoked):
                 pending[operation.send] = operation.partition, operation.size
-            if isinstance(operation, Invoked | Seen):
+            if not isinstance(operation, Ended):
                 partition = operation.partition
             elif operation.send in pending:
                 partition, left = pending.pop(operation.send)

@@ -22,6 +22,9 @@ from dataclasses import dataclass, fields
 from itertools import zip_longest
 from typing import Literal, NamedTuple
 
+from experiments.check.commits import Committed as Committed
+from experiments.check.commits import GroupCommits
+from experiments.check.commits import OffsetShown as OffsetShown
 from experiments.check.losses import ALL, Acks, Losses, LostRange, total
 from experiments.check.tables import Record as Record
 from experiments.check.tables import RecordRange as RecordRange
@@ -71,7 +74,7 @@ class Seen(NamedTuple):
     at_ms: TimeMs = NO_TIME
 
 
-Operation = Invoked | Ended | Seen
+Operation = Invoked | Ended | Seen | Committed | OffsetShown
 ACKS_OF: Mapping[RecordOutcome, Acks] = {"acknowledged": ALL, "appended": "1"}
 """The acks with which records of an outcome were acknowledged."""
 
@@ -198,6 +201,15 @@ class ReplicasDiffer(Finding):
 
 
 @dataclass(frozen=True, slots=True, order=True)
+class WrongCommit(Finding):
+    words = "group {group} has committed offset {offset}, {reason}"
+
+    group: str
+    offset: Offset
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
 class Unanswered(Finding):
     words = "of send {send}, {count} records never came to an end"
 
@@ -239,6 +251,10 @@ def judge_and_count(
             raise ValueError(f"there is no final log of {operation.partition}")
         if isinstance(operation, Seen):
             judges[number].seen(operation)
+        elif isinstance(operation, Committed):
+            judges[number].group(operation.group).committed(operation)
+        elif isinstance(operation, OffsetShown):
+            judges[number].shown(operation)
         else:
             sends.add(operation.send, number, operation.producer, operation.size, operation.idempotent)
     for row, left in sends.unanswered():
@@ -265,6 +281,7 @@ class _PartitionJudge:
         self._agreed = Spans()
         self._others: dict[Offset, dict[Record, None]] = {}
         self._found: dict[Finding, None] = {}
+        self._groups: dict[str, GroupCommits] = {}
         self.losses = Losses()
 
     def _find(self, finding: Finding) -> None:
@@ -315,6 +332,13 @@ class _PartitionJudge:
             if not below:
                 self._find(VanishedRead(self._name, reader, offset, record, there))
 
+    def group(self, name: str) -> GroupCommits:
+        return self._groups.setdefault(name, GroupCommits())
+
+    def shown(self, shown: OffsetShown) -> None:
+        if reason := self.group(shown.group).shown(shown.offset):
+            self._find(WrongCommit(self._name, shown.group, shown.offset, reason))
+
     def unanswered(self, send: int, left: int) -> None:
         self._find(Unanswered(self._name, send, left))
 
@@ -323,6 +347,10 @@ class _PartitionJudge:
         self._judge_records(repeated)
         self._judge_order(repeated)
         self._judge_replicas()
+        end = self._log.end_offset(self._final.start)
+        for name, group in self._groups.items():
+            for offset in group.beyond(end):
+                self._find(WrongCommit(self._name, name, offset, f"beyond the end of the log, {end}"))
         for offset, others in self._others.items():
             known = self._log.at(offset) or self._early.at(offset)
             seen = {*others, *([known] if known is not None and offset in self._agreed else [])}

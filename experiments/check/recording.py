@@ -223,6 +223,11 @@ def expect_new(folder: Path, option: str) -> None:
     """InputError where the folder holds anything, or cannot be made or written to."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(option, "", str(folder), "a folder that is empty or does not exist")
+    expect_writable(folder, option)
+
+
+def expect_writable(folder: Path, option: str) -> None:
+    """InputError where the folder cannot be made or written to."""
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise InputError(option, "", f"{folder}, and {there} cannot be written to", "a folder that you may write to")

@@ -104,6 +104,10 @@ class RunLog:
         """The offset of the first record; `of_empty` where there is none."""
         return self._offsets[0] if self._offsets else of_empty
 
+    def end_offset(self, of_empty: Offset) -> Offset:
+        """The offset behind the last record; `of_empty` where there is none."""
+        return self._offsets[-1] + self._sizes[-1] if self._offsets else of_empty
+
     def take(self, run: RecordRange) -> bool:
         """Appends a run; returns False and does nothing where it begins before the end."""
         offset, _, send, first, size = run

@@ -1,4 +1,5 @@
-"""`isray clients`: the search for defects of aiokafka, and `isray clients replay`, which runs one of its runs again.
+"""`isray clients`: the search for defects of aiokafka; `isray clients replay`, which runs one of its runs again; and
+`isray clients compare`, which has aiokafka and librdkafka go through its faults on processes.
 
 Exit code 1 if something was found, or if a replayed finding does not come about; another trace hash is no failure: the
 protocol or the simulator has changed since. An interrupt ends the search early;
@@ -8,6 +9,7 @@ the same command goes on.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,7 +23,8 @@ from experiments.support.errors import InputError
 from experiments.support.progress import progress
 
 if TYPE_CHECKING:
-    from experiments.hunt.clients.plan import FindingFile
+    from experiments.hunt.clients.plan import ClientPlan, FindingFile
+    from experiments.hunt.clients.processes import Compared
     from experiments.hunt.clients.run import PlanResult, Search
 
 
@@ -98,6 +101,38 @@ def replay(
         document |= {"same": result.of_class(saved.finding.name) is not None, "saved_trace_hash": saved.trace_hash}
     print_result(as_json, document, _show_replayed, result, saved, html)
     fail_if(result.findings if saved is None else not document["same"])
+
+
+def compare(
+    what: Annotated[str, typer.Argument(metavar="FILE|SEED", help="A file of isray clients, or a seed.")],
+    as_json: Json = False,
+) -> None:
+    """Run one of the runs of isray clients by aiokafka and by librdkafka on processes, under the same faults."""
+    _check_installed()
+    from experiments.engines.ray.session import expect_kills, stay_on_loopback
+    from experiments.support.librdkafka import librdkafka
+
+    librdkafka("isray clients compare")
+    expect_kills()
+    stay_on_loopback()
+    from experiments.hunt.clients.processes import compare
+
+    found = compare(_plan(what))
+    print_result(as_json, {name: it.document() for name, it in found.items()}, _show_compared, found)
+
+
+def _plan(what: str) -> ClientPlan:
+    """The plan of a seed, or of a file."""
+    from experiments.hunt.clients.plan import draw, load
+
+    return draw(int(what)) if what.isascii() and what.isdecimal() else load(Path(what)).plan
+
+
+def _show_compared(found: Mapping[str, Compared]) -> None:
+    for name, it in found.items():
+        lines = [f"{finding.name}: {finding.detail}" for finding in it.findings] or ["nothing was found"]
+        rates = ", ".join(f"API {key} {count}" for key, count in it.busiest.items())
+        typer.echo("\n".join(f"{name}: {line}" for line in [*lines, f"most requests in a second: {rates}"]))
 
 
 def _show_replayed(result: PlanResult, saved: FindingFile | None, html: Path | None) -> None:

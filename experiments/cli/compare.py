@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,6 +25,7 @@ from experiments.support.shipped import SCENARIOS, file_or_shipped
 
 if TYPE_CHECKING:
     from experiments.compare.comparison import Comparison
+    from experiments.scenarios.model import Scenario
 
 COLUMN = 44
 """The least columns of a terminal that a world gets."""
@@ -53,28 +54,29 @@ def compare(
     from experiments.compare.draw import drawn
     from experiments.compare.report import document
     from experiments.compare.smallest import save, smallest_of
-    from experiments.compare.worlds import require_world
+    from experiments.compare.worlds import KeptWorlds, require_world
     from experiments.scenarios.loader import load_scenario
 
     if not files and not draw:
         raise MissingInput("FILE", "isray compare last-replica-standing, or isray compare --draw 10")
     worlds = worlds_named(engines, kafka)
     named = [load_scenario(file_or_shipped(file, SCENARIOS, "a scenario file")) for file in files or ()]
-    scenarios = [*named, *(drawn(seed + number) for number in range(draw))]
+    scenarios = [*named, *sorted((drawn(seed + number) for number in range(draw)), key=_nodes)]
     for scenario in scenarios:
         for world in worlds:
             require_world(scenario, world)
     documents, unexplained = [], 0
-    with ready(worlds):
+    with ready(worlds), closing(KeptWorlds()) as kept:
         for index, scenario in enumerate(scenarios):
-            found = compared(scenario, worlds)
+            found = compared(scenario, worlds, kept.course_in)
             saved: dict[str, object] = {}
             if found.first is not None and index >= len(named):
                 path = out / f"{scenario.name}.yaml"
                 save(scenario, path)  # to be there, too, if the search for a smaller one is interrupted
-                small = smallest_of(found)
+                small = smallest_of(found, kept.course_in)
                 save(small, path)
-                saved, found = {"saved": str(path), "steps_before": len(scenario.steps)}, compared(small, worlds)
+                saved = {"saved": str(path), "steps_before": len(scenario.steps)}
+                found = compared(small, worlds, kept.course_in)
             unexplained += len(found.unexplained)
             documents.append(document(found) | saved)
             if not as_json:
@@ -84,6 +86,11 @@ def compare(
     else:
         typer.echo(f"{len(scenarios)} scenarios in {len(worlds)} worlds: {unexplained} unexplained")
     fail_if(unexplained)
+
+
+def _nodes(scenario: Scenario) -> tuple[int, int]:
+    """How many nodes a scenario has: a real Kafka that has started serves all scenarios with the same."""
+    return scenario.cluster.brokers, scenario.cluster.controllers
 
 
 def worlds_named(engines: str, kafka: str | None) -> list[World]:

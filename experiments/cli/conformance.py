@@ -111,7 +111,7 @@ def _departure(departure: Departure, rows: list[tuple[str, DepartedRow]]) -> dic
         "rule": departure.name,
         "count": len(rows),
         "kafka": departure.rule.kafka,
-        "source": departure.rule.source,
+        "source": departure.rule.where,
         **{name: getattr(departure, name) for name in ("reason", "story", "scenario", "kafka_scenario")},
         "lost_acked": departure.lost,
         "rows": [{"file": file, "row": item.row} for file, item in rows],
@@ -121,7 +121,7 @@ def _departure(departure: Departure, rows: list[tuple[str, DepartedRow]]) -> dic
 def _print_departures(departed: dict[Departure, list[tuple[str, DepartedRow]]], shown: Departure | None) -> None:
     for departure, rows in departed.items():
         typer.echo(f"departure {departure.name}: {len(rows)} rows")
-        typer.echo(f"  Kafka: {departure.rule.kafka} ({departure.rule.source})")
+        typer.echo(f"  Kafka: {departure.rule.kafka} ({departure.rule.where})")
         typer.echo(f"  reason: {departure.reason}")
         if departure.scenario:
             _print_story(departure)

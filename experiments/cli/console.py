@@ -26,11 +26,19 @@ def console(
     from experiments.play.live import LiveWorld
     from experiments.play.server import PlayServer
 
-    with attached(state, keeps=lambda trace: False) as engine:
-        try:
-            world = LiveWorld(engine, state.options.name)
-        except ActionRefusedError as error:
-            fail(str(error))
-        server = PlayServer(world, port)
-        typer.echo(f"Open {server.url} (Ctrl-C ends it; the cluster goes on)")
-        server.serve()
+    try:
+        with attached(state, keeps=lambda trace: False) as engine:
+            server = PlayServer(LiveWorld(engine, state.options.name, _leave), port)
+            typer.echo(f"Open {server.url} (Ctrl-C ends it; the cluster goes on)")
+            server.serve()
+    except ActionRefusedError as error:
+        fail(f"isray: {error}")
+
+
+def _leave(reason: str) -> None:
+    """Leaves the Ray of a cluster that has ended: Ray would end this process after a minute without its control store.
+    The page stays, with what was seen and done."""
+    import ray
+
+    typer.echo(f"isray: the cluster is gone: {reason}; the page keeps its last state (Ctrl-C ends it)", err=True)
+    ray.shutdown()

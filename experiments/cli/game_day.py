@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from experiments.cli.output import Json, fail, fail_if, option, print_result
-from experiments.cli.run_pages import Exploration, Html
+from experiments.cli.run_pages import Exploration, Html, expect_page
 from experiments.cli.scenario import print_scenario
 from experiments.support.errors import InputError
 from experiments.support.shipped import SCENARIOS, file_or_shipped
@@ -41,6 +41,7 @@ def run(
 
     scenario = load_scenario(file_or_shipped(file, SCENARIOS, "a scenario file"))
     require_engine(scenario, "ray")
+    expect_page(html)
     stay_on_loopback()
     expect_kills()
     from experiments.engines.ray.attached import ActionRefusedError, attached
@@ -49,14 +50,14 @@ def run(
     from experiments.scenarios.loader import require_running
     from experiments.scenarios.runner import Runner
 
-    with attached(state_of(name, address)) as engine:
-        require_running(scenario, engine.spec, topics_of(engine))
-        require_whole(engine)
-        runner = Runner(scenario, engine)
-        try:
+    try:
+        with attached(state_of(name, address)) as engine:
+            require_running(scenario, engine.spec, topics_of(engine))
+            require_whole(engine)
+            runner = Runner(scenario, engine)
             result, explored = run_explored(runner, runner.run, scenario.name)
-        except ActionRefusedError as error:
-            fail(f"isray: {error}", {"error": str(error)} if as_json else None)
+    except ActionRefusedError as error:
+        fail(f"isray: {error}", {"error": str(error)} if as_json else None)
     shown = Exploration(html, None, explored if html is not None else None, None)
     print_result(as_json, result.document() | shown.document, print_scenario, result, shown)
     fail_if(not result.passed)

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from experiments.cli.help import App
 from experiments.cli.kafka_diff import diff
-from experiments.cli.output import Json, print_result, table_of
+from experiments.cli.output import Json, flag, print_result, table_of
 from experiments.support.releases.installed import Installed, install, installed
 
 app = App("Releases of Apache Kafka: those on this machine, and what changed between two of them.")
@@ -20,11 +20,16 @@ app.register("diff", "isray kafka diff 4.3.1 4.4.0")(diff)
 @app.register("install", "isray kafka install 4.4.0")
 def install_release(
     version: Annotated[str, typer.Argument(metavar="VERSION", help="An exact release, such as 4.4.0.")],
+    archive: Annotated[bool, flag("--archive", "Also archive the classes, for which a broker is started.")] = False,
     as_json: Json = False,
 ) -> None:
     """Fetch the jars of a release from Maven Central, or from the mirror in ISRAY_MAVEN_MIRROR, and check their
-    checksums. What is there already is not fetched again."""
+    checksums. What is there already is not fetched again. With an archive of the classes processes start sooner."""
     found = install(version, os.environ, "VERSION")
+    if archive and not found.archive.exists():
+        from experiments.engines.kafka.classes import write_archive
+
+        write_archive(found)
     print_result(as_json, _document(found), typer.echo, f"Kafka {found.release} in {found.libs}")
 
 

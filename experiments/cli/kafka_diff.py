@@ -161,4 +161,4 @@ def _in_words(name: str) -> str:
         if change.name == name:
             return f"since {change.first}: {change.since} Before: {change.before} ({change.source})"
     rule = KAFKA_RULES[name]
-    return f"{rule.kafka} ({rule.source})"
+    return f"{rule.kafka} ({rule.where})"

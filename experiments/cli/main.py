@@ -73,6 +73,11 @@ COMMANDS = {
         "clients:replay",
         "isray clients replay 17 --html out/run.html",
     ),
+    "clients compare": (
+        Section.EXPERIMENTS,
+        "clients:compare",
+        "isray clients compare tests/data/client_findings/producer-with-a-gap.yaml",
+    ),
     "what-if": (
         Section.STUDIES,
         "what_if:what_if",

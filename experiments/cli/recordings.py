@@ -17,7 +17,7 @@ from rich.console import Console
 
 from experiments.cli.game_day import RunningAddress, RunningName
 from experiments.cli.output import Json, fail_if, flag, option, print_first, print_result, table_of
-from experiments.cli.run_pages import Exploration, Html
+from experiments.cli.run_pages import Exploration, Html, expect_page
 from experiments.engines.ray.session import expect_kills, stay_on_loopback
 from experiments.support.errors import InputError
 from experiments.support.progress import progress
@@ -155,6 +155,7 @@ def soak(
     kinds = _kinds(faults, has_own_ray=running is None)
     if out is not None:
         expect_new(out, "--out")
+    expect_page(html)
     size = (
         (brokers or 3, controllers or 1) if running is None else (running.options.brokers, running.options.controllers)
     )
@@ -171,11 +172,11 @@ def soak(
             shown.show("soaking", at=f"{sent} records and {faults} faults")
 
         result = run(options, show) if running is None else soak_running(options, running, show)
+    print_result(as_json, result.document(), _show_soaked, result)
     if html is not None:
         from experiments.cli.day_page import write_day_page
 
         write_day_page(html, result)
-    print_result(as_json, result.document(), _show_soaked, result)
     fail_if(result.findings)
 
 

@@ -56,6 +56,16 @@ def variant_named(text: str, others: Iterable[str] = ()) -> Variant:
     raise InputError("--compare", "", f"{text!r}{meant}", allowed)
 
 
+def expect_page(html: Path | None) -> None:
+    """InputError where the page of a run that acts on a cluster, or takes long, could not be written after it."""
+    from experiments.check.recording import expect_writable
+
+    if html is not None and html.is_dir():
+        raise InputError("--html", "", f"{html}, a folder", "a file that can be written")
+    if html is not None:
+        expect_writable(html.parent, "--html")
+
+
 class Exploration:
     """What `--html` and `--compare` add to the output of a command: keys of the JSON document, and lines; nothing
     without a run. Writes the page of the run, alone or beside `other`, where `html` names a file; InputError where that

@@ -25,6 +25,7 @@ from experiments.scenarios.expectation_model import Expectation
 from experiments.scenarios.expectations import fields_of
 from experiments.scenarios.model import Scenario, Step
 from experiments.scenarios.runner import Runner, StepFailedError
+from experiments.support.errors import InputError
 from protocol.config import (
     BROKER_HEARTBEAT_INTERVAL_MS,
     BROKER_SESSION_TIMEOUT_MS,
@@ -90,8 +91,13 @@ def run_course(scenario: Scenario, engine: Engine, name: str, pace: Course | Non
     stages.append(Stage(SET_UP, "set-up", text, verdict, reader.settled(_paced(pace, 0))))
     for index, (step, after) in enumerate(zip(scenario.steps, following, strict=True)):
         paced = _paced(pace, index + 1)
-        verdict = reader.carry_out(step, paced)
-        state = None if after is not None and isinstance(after.fields, Expectation) else reader.settled(paced)
+        is_passing = after is not None and isinstance(after.fields, Expectation)
+        verdict, state = "", None
+        try:
+            verdict = reader.carry_out(step, paced)
+            state = None if is_passing else reader.settled(paced)
+        except InputError as error:  # a process has ended by itself
+            verdict = str(error)
         stages.append(Stage(index, step.kind, step.text, verdict, state))
     return Course(name, pace is None, tuple(stages))
 

@@ -23,13 +23,13 @@ from statistics import fmean, stdev
 
 from scipy.stats import t as student
 
-from experiments.compare.comparison import KAFKAS_OWN, Comparison, Runs, compared
+from experiments.compare.comparison import Comparison, Runs, compared
 from experiments.compare.course import Course
 from experiments.compare.draw import drawn
 from experiments.compare.smallest import smallest_of
 from experiments.compare.worlds import SIM, World, course_in
 from experiments.conformance.decisions import Row, parsed_row, row_differences
-from experiments.conformance.departures import explanation
+from experiments.conformance.departures import DEPARTURES, explanation
 from experiments.scenarios.model import Scenario
 from experiments.studies.design.model import CellParameters
 from experiments.studies.trace.metrics import BY_NAME, measure
@@ -51,6 +51,8 @@ STUDY: Mapping[str, object] = {
 STUDY_SEED = 20261201
 METRICS = ("loss_rate", "offline_fraction", "reject_fraction")
 CONFIDENCE = 0.95
+IN_ALL = tuple(it.name for it in DEPARTURES if all(map(it.rule.holds_in, KafkaRelease)))
+"""Departures from rules that no release has changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ def _departures(row: Row, release: KafkaRelease) -> frozenset[str] | None:
 
 def as_kafka(scenario: Scenario, world: World, pace: Course | None = None, rules: Sequence[str] = ()) -> Course:
     """As `course_in`, under the rules that all releases of Kafka have."""
-    return course_in(scenario, world, pace, sorted({*KAFKAS_OWN, *rules}))
+    return course_in(scenario, world, pace, sorted({*IN_ALL, *rules}))
 
 
 def drawn_changes(

@@ -125,6 +125,21 @@ DEPARTURES: tuple[Departure, ...] = (
         rule=KAFKA_RULES["recovered-with-next-change"],
         reason="isray's leader says so at once (C5, C8): else no controller knows whether the routine is over.",
     ),
+    Departure(
+        rule=KAFKA_RULES["complete-follower-kept"],
+        reason="isray removes it (A47, M41), so that min ISR counts replicas that still fetch.",
+    ),
+    Departure(
+        rule=KAFKA_RULES["new-directory-elects-nobody"],
+        reason="isray's brokers have one directory, and may lead with a new disk as soon as they are unfenced.",
+    ),
+    Departure(
+        rule=KAFKA_RULES["new-directory-empties-elr"],
+        reason="isray's members of the ELR leave it for what happens to themselves: they have all committed records.",
+        scenario="replaced-disk",
+        story="The ELR is emptied, and the last known leader, whose disk was replaced, is elected with an empty log.",
+        lost=1,
+    ),
 )
 
 QUORUM_DEPARTURES: tuple[Departure, ...] = tuple(

@@ -364,6 +364,10 @@ class Engine(ABC):
         is returned ends that; call it before the sink is closed, since nodes go on.
         """
 
+    def last_lines(self, node: NodeId) -> str:
+        """What a node that does not start has printed last, on one line; empty where that is not known."""
+        return ""
+
     def _pass_on(self, event: TraceEvent) -> None:
         for sink in self._sinks:
             sink(event)

@@ -92,10 +92,12 @@ class _Watched:
 
 
 class LiveWorld:
-    """The cluster of an attached engine, which the caller closes. `state` is what was seen last (`advance`)."""
+    """The cluster of an attached engine, which the caller closes. `state` is what was seen last (`advance`). `leave` is
+    called once, with the reason, when the cluster has ended; the engine is not used any more.
+    """
 
-    def __init__(self, engine: AttachedEngine, name: str) -> None:
-        self._engine, self._name = engine, name
+    def __init__(self, engine: AttachedEngine, name: str, leave: Callable[[str], None]) -> None:
+        self._engine, self._name, self._leave = engine, name, leave
         self.ended = ""
         self.done: list[LiveDone] = []
         self._is_current = True
@@ -240,7 +242,9 @@ class LiveWorld:
         except ActionRefusedError:
             return  # a node is silent; the next look asks again
         except _GONE as error:
-            self.ended = str(error)
+            self.ended = str(error.found if isinstance(error, InputError) else error)
+            self._seen()
+            self._leave(self.ended)
 
     def _send_loads(self) -> None:
         for load in self._loads:
@@ -407,7 +411,7 @@ def _metadata_log(engine: AttachedEngine) -> Sequence[MetadataRecord]:
     """The metadata log, for the names of topics in the diagram; empty where a controller does not answer."""
     try:
         return engine.metadata_log()
-    except ActionRefusedError:
+    except (ActionRefusedError, *NODE_FAILURES):
         return ()
 
 

@@ -28,7 +28,7 @@ def rendered() -> str:
         for release in KafkaRelease
     )
     departed = (
-        (code(it.name), it.rule.kafka, it.rule.source, it.reason, code(it.scenario) if it.scenario else "")
+        (code(it.name), it.rule.kafka, it.rule.where, it.reason, code(it.scenario) if it.scenario else "")
         for it in ALL_DEPARTURES
     )
     return sections(

@@ -13,7 +13,7 @@ import msgpack
 
 from experiments.check.client_history import ended, seen
 from experiments.check.final_logs import log_start
-from experiments.check.history import ACKS_OF, Ended, Invoked, Operation, RecordRange, Seen
+from experiments.check.history import ACKS_OF, Ended, Invoked, Operation, RecordRange
 from experiments.check.losses import ALL, Acks, Losses, total
 from experiments.check.regressions import RegressionCounter
 from experiments.engines.port import Engine
@@ -122,7 +122,7 @@ class ScenarioClients:
         self.operations = [
             op
             for op in self.operations
-            if not (op.partition in partitions if isinstance(op, Seen) else op.send in gone)
+            if not (op.send in gone if isinstance(op, Invoked | Ended) else op.partition in partitions)
         ]
 
     def consume(self, partition: TopicPartition) -> commands.ConsumeOutcome:

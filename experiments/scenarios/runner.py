@@ -141,7 +141,9 @@ class Runner:
                 self.engine.start(node)
         for broker in self.engine.spec.broker_ids:
             if not self.engine.run_until(partial(self._is_unfenced, broker), START_WITHIN_MS):
-                raise StepFailedError(f"broker {broker} was not unfenced within {START_WITHIN_MS // 1000} s")
+                lines = self.engine.last_lines(broker)
+                within = f"broker {broker} was not unfenced within {START_WITHIN_MS // 1000} s"
+                raise StepFailedError(f"{within}: {lines}" if lines else within)
         for topic in self.scenario.topics:
             self._create_topic(topic)
 

@@ -7,7 +7,7 @@ arrived at the application's host.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from experiments.virtual.broker import crc32c
 from protocol.errors import ErrorCode, MalformedMessageError
@@ -17,9 +17,6 @@ from protocol.kafka.batches import read_produced
 from protocol.kafka.wire import FrameReader, RequestHead, decode_request, decode_response, request_head
 from protocol.messages.batch import RecordBatch
 from protocol.messages.kafka_batch import KafkaRecord, UnreadableBatch, records_of
-
-if TYPE_CHECKING:
-    from experiments.virtual.connections import Connection
 
 MAX_BYTES = 2**31 - 1
 
@@ -46,6 +43,16 @@ class Exchange:
     broker: int
     api_key: int
     answered_ms: TimeMs | None
+
+
+class Connection(Protocol):
+    """The application's end of a connection to a broker, of those that the observer sees under a number of its own."""
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def broker(self) -> int: ...
 
 
 class _Wire:

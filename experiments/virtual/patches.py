@@ -2,9 +2,9 @@
 
 `time.time`, `time.monotonic` and `time.perf_counter` (and their `_ns` forms) show the simulator's clock, which begins
 at 0, as the clocks of the brokers do: the day of a run is 1970-01-01. The module `random`, `os.urandom` (and with it
-`uuid.uuid4` and `secrets`) draw from the seed. Blocking sleeps, threads and sockets are refused. Everything is as it
-was after the run. Functions that were imported from these modules by name before the run are not reached, nor is
-`datetime.now`.
+`uuid.uuid4` and `secrets`) draw from the seed. Blocking sleeps, threads, processes and sockets are refused. Everything
+is as it was after the run. Functions that were imported from these modules by name before the run are not reached, nor
+is `datetime.now`.
 
 Objects in cycles are collected after the run: during it their finalizers would run at times that depend on what the
 process did before.
@@ -20,6 +20,7 @@ import gc
 import os
 import random
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -70,6 +71,7 @@ def patched(cluster: SimCluster, rng: Random) -> Iterator[None]:
             "__init__",
             refused("socket.socket", "client code in virtual time has the connections of its loop, no sockets"),
         ),
+        (subprocess.Popen, "__init__", refused("subprocess.Popen", "client code in virtual time has no processes")),
         (os, "urandom", rng.randbytes),
     ]
     builders = _timed_builders(lambda: cluster.now_ms)

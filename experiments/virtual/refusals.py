@@ -27,10 +27,11 @@ def refusal(call: str, reason: str) -> OutsideSimulationError:
 
 
 def _place() -> str:
-    """`FILE:LINE` of the innermost frame that belongs neither to this package nor to asyncio."""
+    """`FOLDER/FILE:LINE` of the innermost frame that belongs neither to this package nor to asyncio."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
         if str(Path(frame.f_code.co_filename).parent) not in _PLUMBING:
             break
         frame = frame.f_back
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+    path = Path(frame.f_code.co_filename)
+    return f"{path.parent.name}/{path.name}:{frame.f_lineno}"

@@ -13,19 +13,19 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from experiments.check.engine import CheckedEngine
-from experiments.engines.port import Violation
+from experiments.engines.port import Engine, Violation
 from experiments.engines.sim.memory import rare_collections
 from experiments.engines.sim.network import NetworkModel
 from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.model import Scenario
 from experiments.scenarios.runner import Runner
+from experiments.support.errors import InputError
 from experiments.virtual.connections import PORT, RESET_AFTER_MS
 from experiments.virtual.engine import VirtualEngine
 from experiments.virtual.observer import Acknowledged, Exchange, readable
 from experiments.virtual.patches import patched
 from experiments.virtual.recording import CallRecorder
-from experiments.virtual.timeline import Steps, Timeline
+from experiments.virtual.timeline import SOURCE, Steps, Timeline
 from protocol.ids import FIRST_APPLICATION, NO_LEADER, TimeMs, TopicPartition, node_name
 from protocol.messages.kafka_batch import KafkaRecord, is_kafka
 
@@ -92,13 +92,15 @@ class SimulatedKafka:
         latency: NetworkModel | None = None,
         reset_after_ms: TimeMs = RESET_AFTER_MS,
     ) -> None:
+        if type(seed) is not int:
+            raise InputError(SOURCE, "seed", seed, "a whole number")
         self.seed = seed
         self.html: Path | None = None
         self._shuffle = shuffle
         self._latency = latency
         self._reset_after_ms = reset_after_ms
         self._timeline = Timeline.of(timeline, within)
-        self._scenario = _scenario(
+        self._scenario = scenario_of(
             {"brokers": brokers, **(cluster or {})}, topics or {"t": 1}, topic_config or {}, self._timeline.raw_steps
         )
 
@@ -152,19 +154,20 @@ class SimulatedKafka:
             duration_ms=ended_ms - begun_ms,
             trace_hash=engine.trace_hash(),
             acknowledged=engine.observer.acknowledged,
-            logs=_committed(engine),
+            logs=committed(engine),
             exchanges=engine.observer.exchanges,
             violations=engine.violations(),
             unhandled=loop.unhandled,
         )
 
 
-def _scenario(
+def scenario_of(
     cluster: Mapping[str, object],
     topics: Mapping[str, int | Sequence[Sequence[int]]],
     config: Mapping[str, object],
-    steps: Sequence[Mapping[str, object]],
+    steps: Sequence[Mapping[str, object]] = (),
 ) -> Scenario:
+    """The scenario that creates the cluster and the topics of a run."""
     brokers = cluster["brokers"]
     factor = min(3, brokers) if isinstance(brokers, int) else 3
     listed = [
@@ -174,10 +177,10 @@ def _scenario(
     ]
     raw: dict[str, object] = {"name": "simulated-kafka", "cluster": {**cluster}, "topics": listed}
     listed_steps = [dict(step) for step in steps] or [{"wait": "1ms"}]
-    return scenario_from(raw | {"steps": listed_steps}, "simulated_kafka", (FIRST_APPLICATION,))
+    return scenario_from(raw | {"steps": listed_steps}, SOURCE, (FIRST_APPLICATION,))
 
 
-def _committed(engine: CheckedEngine) -> dict[TopicPartition, list[KafkaRecord]]:
+def committed(engine: Engine) -> dict[TopicPartition, list[KafkaRecord]]:
     """The records below the high watermark in the leader's log of each partition that has one."""
     view = engine.view()
     logs: dict[TopicPartition, list[KafkaRecord]] = {}

@@ -6,17 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from experiments.engines.port import Engine
 from experiments.faults.controls import Controls
 from experiments.faults.draw import Rates, timeline
 from experiments.faults.inject import Injector
 from experiments.faults.schema import Fault
 from experiments.faults.targets import Targets
 from experiments.scenarios.runner import Runner
-from experiments.support.durations import parse_duration_ms
+from experiments.support.durations import ALLOWED, parse_duration_ms
 from experiments.support.errors import InputError
 from experiments.virtual.engine import VirtualEngine
 from protocol.ids import FIRST_APPLICATION, NO_LEADER, TimeMs
 
+SOURCE = "simulated_kafka"
 SWARM = "swarm"
 SWARM_BEGIN_MS = 1_000
 SWARM_LENGTH_MS = 60_000
@@ -43,11 +45,11 @@ class Timeline:
 
     @classmethod
     def of(cls, steps: Steps, within: str) -> Timeline:
-        """InputError for a text other than `swarm`, or for times that go back."""
-        within_ms = parse_duration_ms(within)
+        """InputError for a text other than `swarm`, for what is no step, and for times that go back or are none."""
+        within_ms = _duration_ms("within", within)
         if isinstance(steps, str):
             if steps != SWARM:
-                raise InputError("simulated_kafka", "timeline", steps, f"{SWARM}, or a list of steps")
+                raise InputError(SOURCE, "timeline", steps, f"{SWARM}, or a list of steps")
             return cls((), (), within_ms, True)
         faults = tuple(step for step in steps if isinstance(step, Fault))
         if faults:
@@ -56,11 +58,14 @@ class Timeline:
 
     @classmethod
     def _of_steps(cls, steps: Sequence[Mapping[str, object]], within_ms: TimeMs) -> Timeline:
+        for step in steps:
+            if not isinstance(step, Mapping):
+                raise InputError(SOURCE, "timeline", step, 'a step of scenarios, such as {"crash": {"broker": 0}}')
         raw = tuple({name: value for name, value in step.items() if name != "at"} for step in steps)
-        times = tuple(parse_duration_ms(step["at"]) if "at" in step else None for step in steps)
+        times = tuple(_duration_ms("timeline.at", step["at"]) if "at" in step else None for step in steps)
         given = [time for time in times if time is not None]
         if given != sorted(given):
-            raise InputError("simulated_kafka", "timeline", given, "times `at` in ascending order")
+            raise InputError(SOURCE, "timeline", given, "times `at` in ascending order")
         return cls(raw, times, within_ms)
 
     def carry_out(self, runner: Runner, engine: VirtualEngine, is_done: Callable[[], bool]) -> None:
@@ -87,7 +92,7 @@ class Timeline:
                 engine.resume(node)
             if not engine.is_running(node):
                 engine.start(node)
-        engine.run_until(lambda: _is_whole(engine), within_ms)
+        engine.run_until(lambda: is_whole(engine), within_ms)
 
     @staticmethod
     def _drawn(runner: Runner, engine: VirtualEngine) -> tuple[Fault, ...]:
@@ -100,7 +105,15 @@ class Timeline:
         return timeline(SWARM_RATES, targets, Random(f"{spec.seed}/swarm"), SWARM_BEGIN_MS, SWARM_LENGTH_MS)
 
 
-def _is_whole(engine: VirtualEngine) -> bool:
+def _duration_ms(name: str, text: object) -> int:
+    try:
+        return parse_duration_ms(text)
+    except ValueError as error:
+        raise InputError(SOURCE, name, text, ALLOWED) from error
+
+
+def is_whole(engine: Engine) -> bool:
+    """Whether every partition has a leader and all of its replicas in sync."""
     view = engine.view()
     return view is not None and all(
         state.leader != NO_LEADER and {*state.isr} == {*state.replicas} for state in view.partitions.values()

@@ -28,6 +28,7 @@ from protocol.config import REPLICA_LAG_TIME_MAX_MS, REQUEST_TIMEOUT_MS, RETRY_B
 from protocol.errors import ErrorCode
 from protocol.events.broker import IsrProposed
 from protocol.ids import NO_OFFSET, BrokerId, Offset, TimeMs, TopicIdPartition, partition_key
+from protocol.kafka_rules import COMPLETE_FOLLOWER_KEPT
 from protocol.messages.control import (
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -214,6 +215,9 @@ class IsrShrink:
 
     def _shrink(self, replica: Replica, leadership: Leadership, silent: tuple[BrokerId, ...], now_ms: TimeMs) -> None:
         removed = out_of_sync_replicas(leadership, silent, now_ms, self._lag_ms)
+        if COMPLETE_FOLLOWER_KEPT in self._context.config.kafka_rules:
+            end, followers = replica.log.end_offset, leadership.followers
+            removed = [broker for broker in removed if followers[broker].end_offset != end]
         if removed:
             self._isr.propose(replica, tuple(broker for broker in leadership.isr if broker not in removed))
 

@@ -26,8 +26,10 @@ from protocol.contract import Storage
 from protocol.errors import ErrorCode, TransitionError
 from protocol.events.broker import BrokerStateChanged
 from protocol.ids import NO_EPOCH, Epoch, NodeId, TimeMs
+from protocol.kafka_rules import NEW_DIRECTORY_RULES
 from protocol.messages.commands import ShutdownCommand
 from protocol.messages.control import (
+    NEW_DISK,
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
@@ -141,7 +143,9 @@ class BrokerLifecycleManager:
 
     def read_clean_shutdown(self) -> None:
         """Reads and deletes the clean-shutdown file, as the first action of a process. StorageError."""
-        self._previous_epoch = take_clean_shutdown_epoch(self._context.storage)
+        storage, rules = self._context.storage, self._context.config.kafka_rules
+        is_new = not rules.isdisjoint(NEW_DIRECTORY_RULES) and not storage.log_names()
+        self._previous_epoch = NEW_DISK if is_new else take_clean_shutdown_epoch(storage)
 
     def start(self, now_ms: TimeMs) -> None:
         self.move(LifecycleEvent.STARTED)

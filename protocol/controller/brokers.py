@@ -24,7 +24,12 @@ from protocol.controller.controller_result import ControllerResult
 from protocol.controller.partition_change import changes_of
 from protocol.errors import ErrorCode, Refused
 from protocol.ids import NO_LEADER, BrokerId, Epoch, TopicIdPartition, is_broker
-from protocol.kafka_rules import REGISTRATION_FENCES, UNREGISTERED_BROKER_ELIGIBLE
+from protocol.kafka_rules import (
+    NEW_DIRECTORY_ELECTS_NOBODY,
+    NEW_DIRECTORY_EMPTIES_ELR,
+    REGISTRATION_FENCES,
+    UNREGISTERED_BROKER_ELIGIBLE,
+)
 from protocol.messages.acls import AclOperation
 from protocol.messages.cluster import UnregisterBrokerRequest, UnregisterBrokerResponse
 from protocol.messages.control import BrokerHeartbeatRequest, BrokerRegistrationRequest
@@ -107,11 +112,25 @@ def fence(state: ControllerState, broker: BrokerId, epoch: Epoch) -> list[Metada
     ]
 
 
-def unfence(state: ControllerState, broker: BrokerId, epoch: Epoch) -> list[MetadataRecord]:
-    """Unfences the broker and elects for leaderless partitions, which it may lead now."""
+def unfence(
+    state: ControllerState, broker: BrokerId, epoch: Epoch, *, on_new_disk: bool = False
+) -> list[MetadataRecord]:
+    """Unfences the broker and elects for leaderless partitions, which it may lead now; not under the rule of Kafka's
+    for one `on_new_disk`.
+    """
+    unfenced = BrokerRegistrationChangeRecord.unchecked(broker_id=broker, broker_epoch=epoch, fenced=False)
+    if on_new_disk and NEW_DIRECTORY_ELECTS_NOBODY in state.config.kafka_rules:
+        return [unfenced]
+    return [unfenced, *_leader_and_isr_updates(state, state.leaderless(), add=broker)]
+
+
+def report_directories(state: ControllerState, broker: BrokerId) -> list[MetadataRecord]:
+    """The changes of the partitions of a broker on a new disk where Kafka records their directories."""
+    elr = () if NEW_DIRECTORY_EMPTIES_ELR in state.config.kafka_rules and state.image.features.elr else None
+    held = (key for key, partition in state.image.partitions() if broker in partition.replicas)
     return [
-        BrokerRegistrationChangeRecord.unchecked(broker_id=broker, broker_epoch=epoch, fenced=False),
-        *_leader_and_isr_updates(state, state.leaderless(), add=broker),
+        PartitionChangeRecord.unchecked(topic_id=topic_id, partition_id=index, eligible_leader_replicas=elr)
+        for topic_id, index in held
     ]
 
 

@@ -85,12 +85,15 @@ class SendingOrder:
 
 
 class BrokerIncarnations:
-    """`applied`: offset behind what a broker has applied; `shutdown_offsets`: log end when its shutdown began."""
+    """`applied`: offset behind what a broker has applied; `shutdown_offsets`: log end when its shutdown began;
+    `on_new_disk`: those that said so.
+    """
 
     def __init__(self, state: ControllerState) -> None:
         self._state = state
         self.applied: dict[BrokerId, Offset] = {}
         self.shutdown_offsets: dict[BrokerId, Offset] = {}
+        self.on_new_disk: set[BrokerId] = set()
         self.heartbeats = SendingOrder()
         self.proposals = SendingOrder()
 
@@ -99,6 +102,7 @@ class BrokerIncarnations:
         self.proposals.forget(broker)
         self.shutdown_offsets.pop(broker, None)
         self.applied.pop(broker, None)
+        self.on_new_disk.discard(broker)
 
     def observe_applied(self, broker: BrokerId, offset: Offset) -> None:
         """Records that the broker has applied the log below `offset`, at most up to the end of the log."""

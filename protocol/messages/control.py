@@ -11,6 +11,9 @@ from protocol.ids import NO_EPOCH, NO_LEADER
 from protocol.messages.base import Int8, Int32, Int64, Message, Request, Response
 from protocol.messages.records import ControllerFeature
 
+NEW_DISK = -2
+"""As `previous_broker_epoch`: the disk is new. Only under `NEW_DIRECTORY_RULES` (`protocol/kafka_rules.py`)."""
+
 
 class BrokerRegistrationRequest(Request, control=True):
     """A broker registers. `previous_broker_epoch` is that of its clean-shutdown file, -1 without one (G23, E21).

@@ -16,6 +16,7 @@ from protocol.events.node import RequestRefused
 from protocol.ids import NO_EPOCH, BrokerId, Epoch, NodeId, TimeMs
 from protocol.kafka_rules import DEAD_LAST_KNOWN_LEADER_ELECTED
 from protocol.messages.control import (
+    NEW_DISK,
     AlterPartitionRequest,
     AlterPartitionResponse,
     BrokerHeartbeatRequest,
@@ -49,6 +50,7 @@ class BrokerControl:
             incarnation, previous = request.incarnation_id, request.previous_broker_epoch
             records = brokers.register(state, broker, incarnation, previous, request.rack, request.endpoint)
             self._log.write(records)
+            self._log.incarnations.on_new_disk.update({broker} if previous == NEW_DISK else ())
             epoch = state.image.brokers[broker].broker_epoch
         number, incarnation = request.correlation_id, request.incarnation_id
         response = BrokerRegistrationResponse.unchecked(
@@ -106,7 +108,10 @@ class BrokerControl:
     def _change_control_state(self, broker: BrokerId, epoch: Epoch, target: BrokerControlState) -> None:
         log = self._log
         if target is BrokerControlState.UNFENCED:
-            log.write(brokers.unfence(log.state, broker, epoch))
+            is_new = broker in log.incarnations.on_new_disk
+            log.incarnations.on_new_disk.discard(broker)
+            log.write(brokers.report_directories(log.state, broker) if is_new else [])
+            log.write(brokers.unfence(log.state, broker, epoch, on_new_disk=is_new))
         elif target is BrokerControlState.CONTROLLED_SHUTDOWN:
             log.write(brokers.begin_controlled_shutdown(log.state, broker, epoch))
             log.incarnations.shutdown_offsets[broker] = log.state.image.next_offset

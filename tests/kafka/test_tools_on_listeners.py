@@ -18,19 +18,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 import pytest
 
 from experiments.bench.real_kafka import started
+from experiments.check.history import Ended, FinalPartition, Invoked, Operation, RecordRange, Seen, judge
 from experiments.engines.kafka.engine import KafkaEngine
 from experiments.engines.kafka.processes import Program
 from experiments.engines.port import ClusterSpec
 from protocol.config import ClusterConfig
 from protocol.features import Generation
+from protocol.ids import TopicPartition
 from tests.kafka.kafka_jars import RELEASE
 from tests.ray.command_helpers import Shell, begun_shell, end_server
 
 WITHIN_S = 90
+KEPT = 400
 TOOLS = "org.apache.kafka.tools"
 VARYING = {
     r"TopicId: \S+": "TopicId: ID",
@@ -54,10 +58,14 @@ class World:
     jars: Path
     servers: str
 
+    def line(self, tool: str, *arguments: str) -> list[str]:
+        """The command line of a tool."""
+        java = ["java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", f"{self.jars}/*", f"{TOOLS}.{tool}"]
+        return [*java, "--bootstrap-server", self.servers, *arguments]
+
     def run(self, tool: str, *arguments: str, text: str = "") -> str:
         """What a tool prints on standard output and error, without log lines, with what varies replaced."""
-        line = ["java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", f"{self.jars}/*", f"{TOOLS}.{tool}"]
-        line += ["--bootstrap-server", self.servers, *arguments]
+        line = self.line(tool, *arguments)
         done = subprocess.run(line, input=text, capture_output=True, text=True, timeout=WITHIN_S, check=False)
         printed = "\n".join(
             row.rstrip()
@@ -161,3 +169,39 @@ def test_verifiable_and_performance_clients_have_all_records_acknowledged(isray:
     consumed = isray.run("VerifiableConsumer", "--topic", "load", "--group-id", "v", "--max-messages", "50")
     assert '"offsets_committed"' in consumed
     assert consumed.startswith("0\n")
+
+
+def test_verifiable_clients_lose_nothing_when_the_leader_is_killed(isray: World, shell: Shell, tmp_path: Path) -> None:
+    """An idempotent producer and a group go on while broker 0, the leader, is killed; it comes back as a follower.
+    The judge is that of `isray check`: record N is send N, and the final log is what a reader from the start reads.
+    """
+    topic, settings = ("--topic", "kept"), tmp_path / "producer.properties"
+    settings.write_text("enable.idempotence=true\nretries=2147483647\nmax.in.flight.requests.per.connection=5\n")
+    isray.run("TopicCommand", "--create", *topic, "--replica-assignment", "0:1:2", "--config", "min.insync.replicas=2")
+    reads = ("VerifiableConsumer", *topic, "--verbose", "--reset-policy", "earliest", "--max-messages", str(KEPT))
+    writes = (*topic, "--max-messages", str(KEPT), "--throughput", "60", "--command-config", str(settings))
+    with (
+        Popen(isray.line(*reads, "--group-id", "during"), stdout=PIPE, text=True) as reader,
+        Popen(isray.line("VerifiableProducer", *writes), stdout=PIPE, text=True) as writer,
+    ):
+        assert writer.stdout is not None
+        sent = []
+        for text in writer.stdout:
+            sent += [found] if (found := json.loads(text))["name"] == "producer_send_success" else []
+            if len(sent) == KEPT // 4:
+                shell.ok("node", "kill", "broker-0")
+        during = reader.communicate(timeout=WITHIN_S)[0]
+    shell.ok("node", "start", "broker-0")
+    after = subprocess.run(isray.line(*reads, "--group-id", "after"), capture_output=True, text=True, check=True)
+    place = TopicPartition("kept", 0)
+    history: list[Operation] = [Invoked(number, 0, place, 1) for number in range(KEPT)]
+    history += [Ended(int(it["value"]), 0, 1, "acknowledged", it["offset"]) for it in sent]
+    history += [Seen(0, place, (run,), KEPT) for run in shown(during)]
+    assert len(shown(during)) >= KEPT
+    assert not judge(history, [FinalPartition(place, 1, {1: shown(after.stdout)})])
+
+
+def shown(text: str) -> list[RecordRange]:
+    """What a verbose consumer has printed of the records that it has read."""
+    found = [it for line in text.splitlines() if (it := json.loads(line))["name"] == "record_data"]
+    return [RecordRange(it["offset"], 0, int(it["value"]), 0, 1) for it in found]

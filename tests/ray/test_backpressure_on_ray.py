@@ -18,8 +18,8 @@ RECORD_BYTES = 65_536
 RECORDS = 10
 BUFFER_BYTES = 4 * MIB
 MAX_BLOCK_MS = 5_000
-COMMANDS = 2_000
-"""Of 640 KiB each: 1.2 GiB in all, of which 4 MiB fit the producer's buffer."""
+COMMANDS = 600
+"""Of 640 KiB each: 375 MiB in all, of which 4 MiB fit the producer's buffer."""
 FITTING = BUFFER_BYTES // (RECORDS * (RECORD_BYTES + 100))
 """Commands that the buffer holds at once: none of them waits for space, however slow the machine is."""
 GENEROUS_MIB = 250

@@ -6,17 +6,15 @@ They run on this process's private Ray, as in a script that is connected to one;
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from experiments.bench import failover
+from experiments.bench import failover, replication
 from experiments.bench.replication import DEPTH, RECORD_BYTES
 from experiments.cli.main import application
 from protocol.config import BROKER_HEARTBEAT_INTERVAL_MS, BROKER_SESSION_TIMEOUT_MS
-from tests.ray.command_helpers import isray
 
 pytestmark = pytest.mark.usefixtures("private_ray")
 SHORT_SESSION_MS = 3_000
@@ -91,12 +89,9 @@ def test_quorum_has_commits_elections_and_a_snapshot() -> None:
     assert found["snapshot"]["partitions"] == 50
 
 
-def test_replication_has_a_row_per_point(tmp_path: Path) -> None:
-    """In a process and on a Ray of its own, whose standard output has nothing but the document."""
-    options = ("--sizes", "1024", "--partitions", "1,2", "--seconds", "1", "--repeats", "1", "--json")
-    code, text, errors = isray("bench", "replication", *options, folder=tmp_path)
-    assert code == 0, (text, errors)
-    found = figures_in(text, "replication")
+def test_replication_has_a_row_per_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replication, "WARM_UP_MS", 200)
+    found = figures("replication", "--sizes", "1024", "--partitions", "1,2", "--seconds", "1")
     points = found.pop("points")
     assert found == {
         "brokers": 3,

@@ -32,7 +32,7 @@ def in_this_process(arguments: list[str], folder: Path) -> tuple[int, str]:
 
 @pytest.mark.parametrize(
     ("seeds", "mutant", "run"),
-    [(range(6), None, in_this_process), (range(2), "partition-epoch-not-raised", in_a_process)],
+    [(range(3), None, in_this_process), (range(2), "partition-epoch-not-raised", in_a_process)],
 )
 def test_ray_finds_what_one_process_finds(
     private_ray: None,

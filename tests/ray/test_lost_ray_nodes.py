@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import time
 from collections.abc import Iterator
 from functools import partial
 from subprocess import PIPE
+from urllib.request import urlopen
 
 import pytest
 import ray
@@ -17,6 +20,7 @@ from experiments.engines.clusters.node_commands import NodeAction, NodeCommand, 
 from experiments.hunt.soak.ray_nodes import RayNodes, ray_nodes
 from tests.ray.cluster_helpers import FAST_OPTIONS
 from tests.ray.command_helpers import Shell, begun_shell
+from tests.sim.seed_helpers import some
 from tests.strays import leaves_within
 
 pytestmark = pytest.mark.timeout(600)
@@ -127,7 +131,7 @@ def test_nodes_are_listed_and_steered_from_a_machine_that_has_the_address_only(s
     assert shell.is_healthy()
 
 
-@pytest.mark.parametrize("movable", [CLIENT, MANAGER])
+@pytest.mark.parametrize("movable", some([CLIENT, MANAGER], first=1))
 def test_a_cluster_goes_on_without_a_ray_node_and_is_whole_again_with_another(
     nodes: RayNodes, shell: Shell, written: list[int], movable: str
 ) -> None:
@@ -217,12 +221,28 @@ def test_brokers_are_on_ray_nodes_of_their_racks_only(nodes: RayNodes, shell: Sh
     assert rows()["broker-0"].ray_node == new
 
 
+def last_state_of(page: str) -> str:
+    """What the page of a console says of the end of its cluster, once it says something."""
+    with urlopen(page.replace("/?", "/events?"), timeout=WITHIN_S) as events:
+        for line in events:
+            if line.startswith(b"data: ") and (ended := json.loads(line[6:])["ended"]):
+                return str(ended)
+    raise AssertionError("the events have ended before")
+
+
 @pytest.mark.usefixtures("only_head")
 def test_without_the_control_store_all_end_with_a_word_and_counts_are_kept(nodes: RayNodes, shell: Shell) -> None:
     """The last test on the shared head."""
     up(shell)
     before, supervisor = rows(), state().pid
-    with shell.begin(*PRODUCER, output=PIPE) as producer, shell.begin(*PRODUCER, output=PIPE) as idle:
+    with (
+        shell.begin("console", output=PIPE) as console,
+        shell.begin(*PRODUCER, output=PIPE) as producer,
+        shell.begin(*PRODUCER, output=PIPE) as idle,
+    ):
+        assert console.stdout is not None
+        page = re.search(r"http://127\.0\.0\.1:\d+/\?token=\S+", console.stdout.readline())
+        assert page is not None
         assert producer.stdin is not None
         assert idle.stdin is not None
         idle.stdin.write("record\n")
@@ -241,6 +261,14 @@ def test_without_the_control_store_all_end_with_a_word_and_counts_are_kept(nodes
         out, err = producer.communicate(timeout=120)
         assert idle.wait(timeout=30) == 1, "with its input still open"
         idle_out, idle_err = idle.communicate()
+        ended = last_state_of(page[0])
+        console.send_signal(signal.SIGINT)
+        _, console_err = console.communicate(timeout=60)
+    assert ended.startswith("default, which has ended: the control store of Ray at")
+    assert (console.returncode, console_err.splitlines()) == (
+        0,
+        [f"isray: the cluster is gone: {ended}; the page keeps its last state (Ctrl-C ends it)"],
+    )
     counts = json.loads(out)
     assert producer.returncode == 1
     assert counts["acknowledged"] >= 1000

@@ -40,6 +40,7 @@ from tests.strays import leaves_within
 
 REPORTS_EVERY_MS = 500
 """How often a Ray node reports metrics to its port, which shows nothing new in between."""
+LOOKS_EVERY_MS = 2 * REPORTS_EVERY_MS
 DROPPED_AFTER_MS = 25_000
 """Longer than Ray serves a gauge that is not set again."""
 STEADY = (UNDER_MIN_ISR, UNCLEAN_RECOVERY, MANUAL_ELECTION_REQUIRED, UNCLEAN_RECOVERY_FINISHED, VOTERS, OBSERVERS)
@@ -235,6 +236,7 @@ def test_the_sum_of_active_controllers_is_never_two_while_they_fail_over(measure
         since_ms = cluster.engine.now_ms()
 
         def is_forgotten() -> bool:
+            cluster.engine.run_for(LOOKS_EVERY_MS)
             assert active_controllers(cluster) == [f"controller-{successor}"]
             measured.until(lambda: True, "the other cluster is polled, which sets its polled metrics again")
             assert missing(measured, expected) == [], "a series is missing, though nothing has changed"

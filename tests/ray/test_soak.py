@@ -75,6 +75,8 @@ def test_kafkas_clients_lose_nothing_when_their_leader_is_killed(tmp_path: Path)
         (["--faults", "kill-leader,kill-time"], "--faults: found 'kill-time'; allowed: each at most once: kill-leader"),
         (["--faults", "cut,cut"], "--faults: found 'cut'"),
         (["--out", "."], "--out: found .; allowed: a folder that is empty"),
+        (["--html", "something/day.html"], "--html: found something, and something cannot be written to"),
+        (["--html", "."], "--html: found ., a folder; allowed: a file"),
     ],
 )
 def test_wrong_input_is_one_line(tmp_path: Path, arguments: Sequence[str], message: str) -> None:

@@ -124,6 +124,8 @@ def test_an_error_of_the_application_is_raised() -> None:
     ("timeline", "field"),
     [
         ("storm", "timeline: found storm; allowed: swarm, or a list of steps"),
+        (["crash"], "timeline: found crash; allowed: a step of scenarios"),
+        ([{"at": "5", "crash": {"broker": 0}}], "timeline.at: found 5; allowed: a number and a unit"),
         ([{"at": "5s", "wait": "1s"}, {"at": "2s", "wait": "1s"}], "allowed: times `at` in ascending order"),
         ([{"crash": {"broker": 7}}], "7"),
         ([{"explode": {}}], "explode"),
@@ -132,6 +134,13 @@ def test_an_error_of_the_application_is_raised() -> None:
 def test_a_wrong_timeline_is_refused(timeline: object, field: str) -> None:
     with pytest.raises(InputError, match=field):
         SimulatedKafka(0, timeline)  # type: ignore[arg-type]
+
+
+def test_a_seed_and_a_time_that_are_none_are_refused() -> None:
+    with pytest.raises(InputError, match="seed: found x; allowed: a whole number"):
+        SimulatedKafka("x")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="within: found soon; allowed: a number and a unit"):
+        SimulatedKafka(within="soon")
 
 
 def test_a_step_that_fails_ends_the_run() -> None:

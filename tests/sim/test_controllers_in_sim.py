@@ -30,6 +30,7 @@ from protocol.ids import TopicPartition
 from protocol.messages.admin import AdminRequest
 from protocol.messages.commands import AdminCommand, AdminOutcome
 from tests.sim.cluster_helpers import broker_of
+from tests.sim.seed_helpers import some
 
 WITHIN_MS = 30_000
 
@@ -170,8 +171,8 @@ def test_invariants_hold_while_controllers_fail(kind: str, joins: bool) -> None:
     assert result.violation is None, result.violation
 
 
-@pytest.mark.proof
-@pytest.mark.parametrize("seed", range(900, 912))
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", some(range(900, 912), first=2))
 def test_drawn_runs_with_several_controllers_are_clean(seed: int) -> None:
     result = run_plan(draw(seed, bias=Bias(controllers=3 if seed % 3 else 5)))
     assert result.violation is None, result.violation

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.console_blocks import Command, File, Reader, shows, steps
-from tests.ray.command_helpers import ROOT
+from tests.ray.command_helpers import ROOT, end_server
 
 PAGES = (
     "generations.md",
@@ -18,10 +19,16 @@ PAGES = (
 )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _server_of_commands() -> Iterator[None]:
+    yield
+    end_server()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_the_commands_of_a_page_do_what_it_shows(page: str, tmp_path: Path) -> None:
-    assert Reader(tmp_path).follow(ROOT / "docs" / page)
+    assert Reader(tmp_path, is_quick=True).follow(ROOT / "docs" / page)
 
 
 def test_a_page_is_files_and_commands_in_order() -> None:

@@ -42,6 +42,8 @@ SHOWS = {
     "clock-ahead": (),
     "quorum-static": ("M83", "D1", "H11"),
     "reassignment": ("M44", "E32", "J18"),
+    "replaced-disk": ("E24",),
+    "replaced-disk-kafka": ("E24",),
     "recovery-adding-replicas": ("M62", "F12"),
     "recovery-all-dead": ("M26", "M27", "F3", "F4", "C3"),
     "recovery-answer-then-crash": ("M66", "F8"),

@@ -8,6 +8,7 @@ how the command runs Spark start their own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import pytest
 from pyspark.sql import SparkSession
@@ -29,13 +30,20 @@ def spark() -> Iterator[SparkSession]:
 
 
 @pytest.fixture
-def in_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_session(spark: SparkSession) -> Iterator[None]:
     """`analyze` runs the pipeline in the session of this process."""
+    with analyses_in(spark):
+        yield
 
+
+@contextmanager
+def analyses_in(spark: SparkSession) -> Iterator[None]:
     def run(work: Mapping[str, object], options: SparkOptions, progress: Progress, started: analysis.Beside) -> None:
         try:
             carry_out(lambda: spark, work)
         except (InputError, LossesDisagree) as error:
             raise PipelineFailed(str(error)) from error
 
-    monkeypatch.setattr(analysis, "run_pipeline", run)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(analysis, "run_pipeline", run)
+        yield

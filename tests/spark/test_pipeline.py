@@ -9,13 +9,13 @@ import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 from experiments.studies.design.loader import study_from
 from experiments.studies.design.model import CellParameters
@@ -35,6 +35,7 @@ from experiments.studies.trace.schema import TraceRow
 from experiments.studies.trials.batch import Batch, Trial
 from experiments.support.errors import InputError
 from experiments.support.processes import processes_naming
+from tests.spark.conftest import analyses_in
 from tests.spark.trial_helpers import claimed, fake_trial, fill
 from tests.trace_rows import typed
 
@@ -94,19 +95,11 @@ def by_hand(parameters: CellParameters, seed: int) -> TrialResult:
 
 
 @pytest.fixture(scope="module")
-def spark_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of temporary files of Spark's processes; their command lines name it."""
-    folder = tmp_path_factory.mktemp("spark-files")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TMPDIR", str(folder))
-        yield folder
-
-
-@pytest.fixture(scope="module")
-def analysed(tmp_path_factory: pytest.TempPathFactory, spark_files: Path) -> Path:
+def analysed(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Path:
     out = tmp_path_factory.mktemp("analysed")
     swept(out, fake_trial)
-    analyze(out)
+    with analyses_in(spark):
+        analyze(out)
     return out
 
 
@@ -210,14 +203,12 @@ def test_trials_of_one_number_are_pairs(analysed: Path) -> None:
     assert compared["stall_fraction"]["difference"] == pytest.approx(asdict(expected.difference))
 
 
-def test_no_process_and_no_temporary_folder_is_left(analysed: Path, spark_files: Path) -> None:
-    assert not processes_naming([spark_files])
-    assert not list(spark_files.iterdir())
+def test_no_temporary_folder_is_left(analysed: Path) -> None:
     assert not list(analysed.glob(".tmp-*"))
     assert {path.name for path in analysed.iterdir()} >= {"study.yaml", "trace", "trials", "silver", "gold"}
 
 
-def test_terminated_session_ends_its_jvm(spark_files: Path) -> None:
+def test_terminated_session_ends_its_jvm(tmp_path: Path) -> None:
     script = """
 import os, signal
 from experiments.studies.pipeline.java import java_home
@@ -227,13 +218,13 @@ with orderly_signals(), spark_session(java_home(), little=True):
     print(open(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read())
     os.kill(os.getpid(), signal.SIGTERM)
 """
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-c", script]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=240)
     assert ended.returncode == 128 + signal.SIGTERM, ended.stderr
     (jvm,) = ended.stdout.split()
     assert not Path(f"/proc/{jvm}").exists()
-    assert not processes_naming([spark_files])
+    assert not processes_naming([tmp_path])
 
 
 def test_report_is_written_from_the_directory_alone(analysed: Path) -> None:
@@ -258,6 +249,7 @@ def test_failed_analysis_shows_its_output_and_keeps_the_previous_gold(
     assert (analysed / "gold" / "cells.json").read_bytes() == before
 
 
+@pytest.mark.usefixtures("in_session")
 def test_damaged_and_incomplete_sweeps_are_refused(tmp_path: Path) -> None:
     swept(tmp_path, fake_trial)
     path = tmp_path / file_of(tmp_path, 1, "trace")

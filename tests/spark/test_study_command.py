@@ -12,6 +12,7 @@ from experiments.cli.study import app
 from experiments.studies.pipeline.options import GOLD, READING, SILVER_STAGE
 from experiments.studies.trials import estimators
 from experiments.support.errors import InputError
+from experiments.support.processes import processes_naming
 from tests.spark.trial_helpers import fake_trial
 
 STUDY = """
@@ -31,9 +32,12 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_run_prints_one_document_and_a_second_run_the_table(
-    file: Path, tmp_path: Path, request: pytest.FixtureRequest
+    file: Path, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = tmp_path / "out"
+    """The first run has Spark in a process of its own, of which nothing is left."""
+    out, files_of_spark = tmp_path / "out", tmp_path / "files"
+    files_of_spark.mkdir()
+    monkeypatch.setenv("TMPDIR", str(files_of_spark))  # which command lines of Spark's processes name
     result = CliRunner().invoke(app, ["run", str(file), "--out", str(out), "--json"])
     document = json.loads(result.stdout)
     stages = ["sweep", "starting Spark", READING, SILVER_STAGE, GOLD, "report"]
@@ -42,6 +46,9 @@ def test_run_prints_one_document_and_a_second_run_the_table(
     assert set(document) == {"out", "report", "headline", "cells"}
     assert document["cells"] == json.loads((out / "gold" / "cells.json").read_text())
     assert Path(document["report"]).read_text().startswith("<!DOCTYPE html>")
+    assert not processes_naming([files_of_spark])
+    assert not list(files_of_spark.iterdir())
+    monkeypatch.delenv("TMPDIR")
     request.getfixturevalue("in_session")  # only one of the two needs a JVM of its own
     again = CliRunner().invoke(app, ["run", str(file), "--out", str(out)])
     assert again.exit_code == 0

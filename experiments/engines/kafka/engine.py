@@ -20,6 +20,7 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from experiments.engines.admin_requests import delete_topic
 from experiments.engines.kafka.client import KafkaClient
 from experiments.engines.kafka.disk_replicas import DiskReplicas
 from experiments.engines.kafka.links import host_name
@@ -41,6 +42,7 @@ from protocol.messages.commands import AdminCommand, Command
 from protocol.messages.quorum import AddVoterRequest, Endpoint
 from protocol.messages.records import MetadataRecord
 from protocol.quorum.describe import QuorumView
+from protocol.quorum.election import Role
 from protocol.v3.store.view import StoreView
 
 POLL_MS = 50
@@ -48,6 +50,7 @@ FRESH_S = 0.02
 """For how long what was read is not read again."""
 FLUSH_INTERVAL = "log.flush.interval.ms"
 FLUSH_WITHIN_MS = 30_000
+READY_WITHIN_MS = 60_000
 LOSSES = ("none", "unflushed", "records", "all")
 
 
@@ -71,20 +74,61 @@ class KafkaEngine(Engine):
         self._read_s = 0.0
         self._view: ClusterView | None = None
         self._judged = 0
+        self._is_closed = False
         self.cluster = ProcessCluster(spec, program, with_links=with_links, with_listeners=with_listeners)
-        cluster = self.cluster
-        brokers = {node: cluster.address(node) for node in spec.broker_ids}
-        controllers = {node: cluster.address(node) for node in spec.controller_ids if node in cluster.nodes}
-        disks = {node: cluster.disk(node) for node in controllers}
-        self.client = KafkaClient(brokers, controllers, spec.config, lambda: newest_leader(disks.values()))
+        self._brokers = {node: self.cluster.address(node) for node in spec.broker_ids}
+        self._disks = {node: self.cluster.disk(node) for node in spec.controller_ids if node in self.cluster.nodes}
+        self.client = self._new_client()
         self.metadata: MetadataLog | ProtocolState
         self._replicas: DiskReplicas | ProtocolState
         if program.life_cycle.state == "protocol":
-            self.metadata = self._replicas = ProtocolState(brokers, spec.controller_ids[0])
+            self.metadata = self._replicas = ProtocolState(self._brokers, spec.controller_ids[0])
             return
-        voters = first_voters(spec, cluster.uuids)
-        self.metadata = metadata = MetadataLog(disks, spec.config, voters, ALIASES, self._emit)
-        self._replicas = DiskReplicas(cluster, metadata, digests=with_listeners)
+        voters = first_voters(spec, self.cluster.uuids)
+        self.metadata = metadata = MetadataLog(self._disks, spec.config, voters, ALIASES, self._emit)
+        self._digests = with_listeners
+        self._replicas = DiskReplicas(self.cluster, metadata, digests=self._digests)
+
+    def _new_client(self) -> KafkaClient:
+        controllers = {node: self.cluster.address(node) for node in self._disks}
+        return KafkaClient(self._brokers, controllers, self.spec.config, lambda: newest_leader(self._disks.values()))
+
+    def begin_again(self) -> bool:
+        """Makes the cluster ready for another scenario: no link is cut, all nodes run, no topic exists, the client is a
+        new one. Returns whether that was so within `READY_WITHIN_MS`. Configs of the cluster, voters and features stay
+        as they are. NodeFailed for a node that does not start.
+        """
+        self.heal_links()
+        for node in self.cluster.nodes:
+            if self.cluster.is_paused(node):
+                self.resume(node)
+            elif not self.is_running(node):
+                self.start(node)
+        self.client.close()
+        self.client = self._new_client()
+        if not self.run_until(self._is_whole, READY_WITHIN_MS):
+            return False
+        assert self._view is not None
+        topics = {partition.topic for partition in self._view.partitions}
+        for number, topic in enumerate(sorted(topics)):
+            self.submit(AdminCommand(command_id=-1 - number, request=delete_topic(topic)))
+        if not self.run_until(self._is_empty, READY_WITHIN_MS):
+            return False
+        if isinstance(self.metadata, MetadataLog):
+            self._replicas = DiskReplicas(self.cluster, self.metadata, digests=self._digests)
+        self._traces.clear()
+        self._judged = 0
+        return True
+
+    def _is_whole(self) -> bool:
+        """Whether every controller follows an active one, or is it, and every broker is unfenced."""
+        following = {node for node, found in self.quorum().items() if found.role in (Role.LEADER, Role.FOLLOWER)}
+        return following >= set(self._disks) and self.unfenced() >= set(self._brokers)
+
+    def _is_empty(self) -> bool:
+        """Whether no topic exists, on no disk either."""
+        assert self._view is not None
+        return not self._view.partitions and not any(partition_folders(self.cluster.disk(it)) for it in self._brokers)
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -94,6 +138,8 @@ class KafkaEngine(Engine):
     def run_until(self, condition: Callable[[], bool], within_ms: int) -> bool:
         deadline_ms = self.now_ms() + within_ms
         while True:
+            if self._is_closed:
+                raise InputError("a cluster", "", "closed", "one that runs")
             self._refresh()
             if condition():
                 return True
@@ -120,7 +166,7 @@ class KafkaEngine(Engine):
             if self._takes_part(node):
                 self._unproven.discard(node)
             elif self.cluster.exit_code(node):
-                del self._started[node]
+                self._unproven.discard(node)
                 raise NodeFailed(node, self.cluster.end_of(node))
 
     def _takes_part(self, node: NodeId) -> bool:
@@ -189,6 +235,9 @@ class KafkaEngine(Engine):
 
     def is_running(self, node: NodeId) -> bool:
         return self.cluster.is_running(node) or node not in self.cluster.nodes
+
+    def last_lines(self, node: NodeId) -> str:
+        return self.cluster.last_lines(node)
 
     def set_clock(self, node: NodeId, skew_ms: int) -> None:
         raise NotImplementedError("a process of Kafka has the clock of its machine")
@@ -286,5 +335,7 @@ class KafkaEngine(Engine):
         return self._hash.hexdigest()
 
     def close(self) -> None:
+        """Ends the processes; a run of another thread ends with InputError."""
+        self._is_closed = True
         self.cluster.close()
         self.client.close()

@@ -2,7 +2,7 @@
 how its state is read. `apache-kafka.yaml` beside this module is the one that the engine uses by default.
 
 In command lines, files and environment a name in braces stands for a value of the node (`PLACEHOLDERS`). A word of a
-command line that is one of `{voters}` and `{features}` alone becomes as many words as there are, none too.
+command line that is one of `{voters}`, `{features}` and `{archive}` alone becomes as many words as there are, none too.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ PLACEHOLDERS: Mapping[str, str] = {
     "heap_mb": "megabytes of heap: 128 for a controller, 256 for a broker",
     "voters": "words for `format`: how Apache Kafka's controllers form the first quorum",
     "features": "words for `format`: the feature levels of the scenario's generation",
+    "archive": "words for the JVM: its archive of the release's classes, where `isray kafka install` has written one",
 }
-_WORDS = ("voters", "features")
+_WORDS = ("voters", "features", "archive")
 _NAME = re.compile(r"\{([a-z_]+)\}")
 Words = Annotated[list[str], Field(min_length=1)]
 

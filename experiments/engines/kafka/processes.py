@@ -82,11 +82,16 @@ class ProcessCluster:
         self.java = jdk(os.environ) if program.life_cycle.release else Path()
         self.folder = Path(tempfile.mkdtemp(prefix="isray-kafka-"))
         atexit.register(self.close)
+        installed = program.installed
+        is_archived = installed is not None and installed.archive.exists()
+        self.archive = [f"-XX:SharedArchiveFile={installed.archive}"] if installed is not None and is_archived else []
         self.setpriv = shutil.which("setpriv")
         self._signals = ExitStack()
         if threading.current_thread() is threading.main_thread():
             self._signals.enter_context(orderly_signals())
         self.links: Links | None = None
+        self._spawner = ThreadPoolExecutor(1)
+        """Starts all processes: the kernel ends them with the thread that has started them."""
         self._processes: dict[NodeId, subprocess.Popen[bytes]] = {}
         self._paused: set[NodeId] = set()
         self.cluster_id = _uuid(Random(f"{spec.seed}/cluster"))
@@ -147,7 +152,7 @@ class ProcessCluster:
         if not cycle.format:
             return
         words = format_words(self.spec, node, self.addresses, self.uuids, is_new)
-        line = command_line(cycle.format, self._values(node), words)
+        line = command_line(cycle.format, self._values(node), {**words, "archive": self.archive})
         try:
             done = subprocess.run(
                 line,
@@ -169,19 +174,20 @@ class ProcessCluster:
 
     def start(self, node: NodeId) -> None:
         """Starts a node that does not run, on its disk. NodeFailed where there is no such program."""
-        line = command_line(self.program.life_cycle.start, self._values(node), {})
+        line = command_line(self.program.life_cycle.start, self._values(node), {"archive": self.archive})
         if self.setpriv is not None:
             line = [self.setpriv, "--pdeathsig", "KILL", "--", *line]
         with (self.home(node) / "output").open("ab") as output:
             try:
-                self._processes[node] = subprocess.Popen(
+                self._processes[node] = self._spawner.submit(
+                    subprocess.Popen,
                     line,
                     env=self._environment(node),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
-                )
+                ).result()
             except OSError as error:
                 raise NodeFailed(node, f"it cannot be started: {error}") from error
 
@@ -256,6 +262,7 @@ class ProcessCluster:
             process.kill()
         for process in self._processes.values():
             process.wait()
+        self._spawner.shutdown()
         if self.links is not None:
             self.links.close()
         shutil.rmtree(self.folder, ignore_errors=True)

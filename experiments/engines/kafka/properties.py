@@ -54,8 +54,11 @@ REFUSED: Mapping[str, str] = {
 """Configs that a scenario cannot set on this engine, and what is allowed."""
 CHECKPOINT_MS: Final = 250
 """How often a broker writes down which offsets are flushed."""
+PATIENCE_MS: Final = 2**31 - 1
+"""For how long a broker asks for its registration until it ends its process."""
 _ALWAYS: Mapping[str, object] = {
     "auto.create.topics.enable": False,
+    "initial.broker.registration.timeout.ms": PATIENCE_MS,
     "auto.leader.rebalance.enable": False,
     "offsets.topic.replication.factor": 1,
     "transaction.state.log.replication.factor": 1,

@@ -153,8 +153,12 @@ class KafkaSupervisor:
             self._start(node)
         brokers = set(self._engine.spec.broker_ids)
         if not self._engine.run_until(lambda: is_ended() or self._engine.unfenced() >= brokers, READY_WITHIN_MS):
-            missing = ", ".join(node_name(node) for node in sorted(brokers - self._engine.unfenced()))
-            raise NotReadyError(f"not ready within {READY_WITHIN_MS // 1000} s: {missing}")
+            missing = sorted(brokers - self._engine.unfenced())
+            lines = self._cluster.last_lines(missing[0]) or "it printed nothing"
+            names = ", ".join(map(node_name, missing))
+            raise NotReadyError(
+                f"not ready within {READY_WITHIN_MS // 1000} s: {names}; {node_name(missing[0])}: {lines}"
+            )
         self._write(self.state.model_copy(update={"status": Status.READY, "pids": self._pids()}))
         write_properties(self.state)
         return not is_ended()

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import cast
 
 import ray
-from ray.exceptions import GetTimeoutError
+from ray.exceptions import GetTimeoutError, RayError
 
 from actors.cluster import CPU_SHARE
 from actors.cluster import NodeCommand as ClusterCommand
@@ -54,7 +54,7 @@ from experiments.engines.clusters.node_commands import (
 )
 from experiments.engines.port import ClusterSpec, Loss, TraceEvent
 from experiments.engines.ray.connection import CLIENT_WITHIN_S, ClusterAddress, joined
-from experiments.engines.ray.engine import PolledEngine
+from experiments.engines.ray.engine import NODE_FAILURES, PolledEngine
 from experiments.engines.ray.session import uploaded_packages
 from experiments.engines.ray.supervision import by_socket
 from experiments.support.errors import InputError
@@ -164,7 +164,8 @@ class _OwnClient:
         return [(self.node, cast(PollReport, ray.get(poll)))]
 
     def close(self) -> None:
-        ray.kill(self.actor)
+        if ray.is_initialized():
+            ray.kill(self.actor)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -458,14 +459,18 @@ def spec_of(state: ClusterState) -> ClusterSpec:
 @contextmanager
 def attached(state: ClusterState, keeps: Callable[[Trace], bool] = lambda trace: True) -> Iterator[AttachedEngine]:
     """The engine of a running cluster of this user on this machine (`connection.state_of`), which ends with the block;
-    the cluster goes on. InputError where its Ray does not answer.
+    the cluster goes on. InputError where its Ray does not answer; ActionRefusedError where the block fails as Ray or a
+    node is lost.
     """
     if state.address is None or state.namespace is None:
         raise InputError("--name", "", f"{state.options.name}, which is still starting", "a cluster that is ready")
     target = ClusterAddress(state.address, state.namespace, state.is_private)
-    with joined(target, "--address", None if state.is_private else uploaded_packages()), ExitStack() as resources:
-        engine = AttachedEngine(state, resources.pop_all(), keeps)
-        try:
-            yield engine
-        finally:
-            engine.close()
+    try:
+        with joined(target, "--address", None if state.is_private else uploaded_packages()), ExitStack() as resources:
+            engine = AttachedEngine(state, resources.pop_all(), keeps)
+            try:
+                yield engine
+            finally:
+                engine.close()
+    except (RayError, *NODE_FAILURES) as error:
+        raise ActionRefusedError(f"{state.options.name}: {' '.join(str(error).split())}", is_refused=False) from error

@@ -1,4 +1,4 @@
-"""The workload: an application with aiokafka that keeps a book of what the client has told it.
+"""The workload: an application that keeps a book of what its client, aiokafka, has told it.
 
 It sends each record once: a send that fails is not repeated, so a record that is there twice was sent twice by the
 client. When all faults are over and the cluster has had `HEALTHY_MS` to come back, every partition gets a *probe*,
@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from experiments.hunt.clients.plan import TOPIC, ClientPlan
@@ -55,18 +55,56 @@ class Book:
         return {*ends.items()} <= {(partition, offset) for _, partition, offset, _ in self.read}
 
 
-async def application(servers: str, plan: ClientPlan) -> Book:
+class Library(NamedTuple):
+    """Makes the clients of the workload, which have the methods of aiokafka's: a `producer` (servers, plan), and a
+    `consumer` (servers, plan, member), a member of the group, or 0 for one that has all partitions.
+    """
+
+    producer: Callable[[str, ClientPlan], Any]
+    consumer: Callable[[str, ClientPlan, int], Any]
+
+
+def _producer(servers: str, plan: ClientPlan) -> AIOKafkaProducer:
+    return AIOKafkaProducer(
+        bootstrap_servers=servers,
+        acks="all",
+        enable_idempotence=plan.idempotent,
+        linger_ms=plan.linger_ms,
+        request_timeout_ms=plan.request_timeout_ms,
+    )
+
+
+def _consumer(servers: str, plan: ClientPlan, member: int) -> AIOKafkaConsumer:
+    options: dict[str, Any] = {"auto_offset_reset": "earliest", "enable_auto_commit": plan.auto_commit}
+    topics = (TOPIC,) if member else ()
+    options |= {"group_id": GROUP} if member else {}
+    consumer = AIOKafkaConsumer(
+        *topics, bootstrap_servers=servers, request_timeout_ms=max(11_000, plan.request_timeout_ms), **options
+    )
+    if not member:
+        consumer.assign([TopicPartition(TOPIC, number) for number in range(plan.partitions)])
+    return consumer
+
+
+AIOKAFKA = Library(_producer, _consumer)
+
+
+async def application(servers: str, plan: ClientPlan, library: Library = AIOKAFKA) -> Book:
     """Runs the workload to its end."""
     book = Book()
     begun_s = asyncio.get_running_loop().time()
     members = range(1, plan.members + 1) if plan.members else (0,)
-    readers = [asyncio.create_task(_reader(servers, plan, book, member)) for member in members]
-    await _Writer(servers, plan, book, begun_s).run()
+
+    def new_reader(member: int) -> Callable[[], Any]:
+        return partial(library.consumer, servers, plan, member)
+
+    readers = [asyncio.create_task(_reader(new_reader(member), plan, book, member)) for member in members]
+    await _Writer(partial(library.producer, servers, plan), plan, book, begun_s).run()
     ends = {send.partition: send.offset for send in book.sends if send.value.startswith(b"probe")}
     if not await _within(lambda: book.reached(ends), WITHIN_S):
         missing = sorted({*ends.items()} - {(partition, offset) for _, partition, offset, _ in book.read})
         book.stuck.append(("reader", "", f"(partition, offset) {missing} not read"))
-        if not await _control_reads(servers, plan, ends):
+        if not await _control_reads(new_reader(0), plan, ends):
             book.control.append("a new consumer cannot read them either")
     for reader in readers:
         reader.cancel()
@@ -80,8 +118,8 @@ async def application(servers: str, plan: ClientPlan) -> Book:
 class _Writer:
     """The producer's part of the workload."""
 
-    def __init__(self, servers: str, plan: ClientPlan, book: Book, begun_s: float) -> None:
-        self._servers, self._plan, self._book = servers, plan, book
+    def __init__(self, new: Callable[[], Any], plan: ClientPlan, book: Book, begun_s: float) -> None:
+        self._producer, self._plan, self._book = new, plan, book
         self._healthy_s = begun_s + (plan.end_ms + HEALTHY_MS) / 1_000
 
     async def run(self) -> None:
@@ -96,22 +134,12 @@ class _Writer:
         if not await _ends(producer.stop()):
             self._book.stuck.append(("producer.stop", "", "the producer does not stop"))
 
-    def _producer(self) -> AIOKafkaProducer:
-        plan = self._plan
-        return AIOKafkaProducer(
-            bootstrap_servers=self._servers,
-            acks="all",
-            enable_idempotence=plan.idempotent,
-            linger_ms=plan.linger_ms,
-            request_timeout_ms=plan.request_timeout_ms,
-        )
-
-    async def _send_all(self, producer: AIOKafkaProducer, number: int) -> None:
+    async def _send_all(self, producer: Any, number: int) -> None:
         for record in range(self._plan.records):
             await self._send(producer, Send(number, b"%d-%d" % (number, record)))
             await asyncio.sleep(self._plan.every_ms / 1_000)
 
-    async def _send(self, producer: AIOKafkaProducer, send: Send) -> None:
+    async def _send(self, producer: Any, send: Send) -> None:
         self._book.sends.append(send)
         sending = asyncio.ensure_future(producer.send(TOPIC, send.value, partition=send.partition))
         await asyncio.wait([sending])
@@ -133,7 +161,7 @@ class _Writer:
         if not isinstance(error, KafkaError):
             self._book.errors.append(("producer.send", error))
 
-    async def _probe(self, producer: AIOKafkaProducer, number: int) -> None:
+    async def _probe(self, producer: Any, number: int) -> None:
         """Sends to a partition until a record is acknowledged."""
         loop = asyncio.get_running_loop()
         until_s, attempts = loop.time() + WITHIN_S, 0
@@ -156,28 +184,16 @@ class _Writer:
         await _ends(new.stop())
 
 
-async def _reader(servers: str, plan: ClientPlan, book: Book, member: int) -> None:
+async def _reader(new: Callable[[], Any], plan: ClientPlan, book: Book, member: int) -> None:
     """Reads until it is cancelled; the last member is replaced once, where the plan says so."""
     if plan.restart_ms and 0 < member == plan.members:
         with suppress(TimeoutError):
-            await asyncio.wait_for(_read(servers, plan, book, member), plan.restart_ms / 1_000)
-    await _read(servers, plan, book, member)
+            await asyncio.wait_for(_read(new, plan, book, member), plan.restart_ms / 1_000)
+    await _read(new, plan, book, member)
 
 
-async def _read(servers: str, plan: ClientPlan, book: Book, member: int) -> None:
+async def _read(new: Callable[[], Any], plan: ClientPlan, book: Book, member: int) -> None:
     """Reads until it is cancelled: all partitions (member 0), or as a member of the group."""
-    options: dict[str, Any] = {"auto_offset_reset": "earliest", "enable_auto_commit": plan.auto_commit}
-    topics = (TOPIC,) if member else ()
-    options |= {"group_id": GROUP} if member else {}
-
-    def new() -> AIOKafkaConsumer:
-        consumer = AIOKafkaConsumer(
-            *topics, bootstrap_servers=servers, request_timeout_ms=max(11_000, plan.request_timeout_ms), **options
-        )
-        if not member:
-            consumer.assign([TopicPartition(TOPIC, number) for number in range(plan.partitions)])
-        return consumer
-
     consumer = await _started(new)
     try:
         while True:
@@ -193,17 +209,17 @@ async def _read(servers: str, plan: ClientPlan, book: Book, member: int) -> None
             book.stuck.append(("consumer.stop", "", f"member {member} does not stop"))
 
 
-async def _commit(consumer: AIOKafkaConsumer, record: ConsumerRecord) -> None:
+async def _commit(consumer: Any, record: Any) -> None:
     """Commits a record. What a rebalance refuses is read again by the partition's next owner."""
     place = TopicPartition(record.topic, record.partition)
     if place in consumer.assignment():
         await consumer.commit({place: record.offset + 1})
 
 
-async def _control_reads(servers: str, plan: ClientPlan, ends: dict[int, int]) -> bool:
+async def _control_reads(new: Callable[[], Any], plan: ClientPlan, ends: dict[int, int]) -> bool:
     """Whether a new consumer reads up to the ends."""
     book = Book()
-    reader = asyncio.create_task(_read(servers, plan.model_copy(update={"members": 0}), book, 0))
+    reader = asyncio.create_task(_read(new, plan, book, 0))
     is_there = await _within(lambda: book.reached(ends), WITHIN_S)
     reader.cancel()
     await asyncio.wait([reader], timeout=WITHIN_S)

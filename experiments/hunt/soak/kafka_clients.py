@@ -7,17 +7,20 @@ report is its end. A report without an error is an acknowledgement at an offset.
 librdkafka does not say whether the record may have been persisted. Records do not expire in librdkafka's queue, so that
 each ends with the answer of a broker.
 
+The first consumer's group commits what that consumer has read, one commit after the other. After each fault the
+coordinator is asked for the group's committed offsets (`experiments/check/commits.py`).
+
 A consumer does not show the high watermark of the response that a record came in. What it read is therefore recorded
 with a high watermark behind the last record, and reads beyond it are not judged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal
 
-from experiments.check.history import Ended, Operation, RecordOutcome, RecordRange, Seen
+from experiments.check.history import Committed, Ended, OffsetShown, Operation, RecordOutcome, RecordRange, Seen
 from experiments.engines.ray.engine import PolledEngine
 from experiments.hunt.soak.workload import READERS, RECORD_BYTES, RECORDS_PER_SEND, Workload
 from experiments.support.librdkafka import librdkafka
@@ -39,10 +42,13 @@ PRODUCER = {
 CONSUMER = {"auto.offset.reset": "error", "enable.auto.commit": False, "fetch.wait.max.ms": 300}
 READ_RECORDS = 1_000
 """How many records a consumer takes over at a time."""
+GROUP = "soak-0"
+COMMIT_EVERY_MS = 500
+OFFSETS_WITHIN_S = 30.0
 
 
 class ClientGaveUpError(RuntimeError):
-    """The producer has met an error after which it sends nothing."""
+    """A client has met an error after which it does nothing more, or gets no answer from a cluster that is whole."""
 
 
 class KafkaWorkload(Workload):
@@ -64,9 +70,11 @@ class KafkaWorkload(Workload):
         self._left: dict[int, int] = {}
         self._fatal: Any = None
         self._producer = self._module.Producer({**settings, **PRODUCER, "error_cb": self._note_error})
-        self._consumers = [
-            self._module.Consumer({**settings, **CONSUMER, "group.id": f"soak-{reader}"}) for reader in READERS
-        ]
+        consumer = {**settings, **CONSUMER, "on_commit": self._note_commit}
+        self._consumers = [self._module.Consumer({**consumer, "group.id": f"soak-{reader}"}) for reader in READERS]
+        self._committing: dict[TopicPartition, Offset] = {}
+        self._committed: dict[TopicPartition, Offset] = {}
+        self._commit_due_ms = 0
         for reader in READERS:
             self._assign(reader)
 
@@ -76,16 +84,13 @@ class KafkaWorkload(Workload):
             consumer.close()
 
     def rewind(self) -> None:
+        self._show_offsets()
         super().rewind()
         self._assign(READERS[-1])
 
     def _assign(self, reader: int) -> None:
         """Has a consumer read from the offsets of its followers on."""
-        places = [
-            self._module.TopicPartition(it.partition.topic, it.partition.partition, it.offset)
-            for it in self._followers
-            if it.reader == reader
-        ]
+        places = self._places({it.partition: it.offset for it in self._followers if it.reader == reader})
         self._consumers[reader].assign(places)
 
     def tick(self) -> None:
@@ -99,6 +104,46 @@ class KafkaWorkload(Workload):
         if self.is_reading:
             for reader, consumer in enumerate(self._consumers):
                 self._take(reader, consumer.consume(READ_RECORDS, 0))
+            self._commit_due()
+
+    def _places(self, offsets: Mapping[TopicPartition, Offset]) -> list[Any]:
+        return [self._module.TopicPartition(it.topic, it.partition, offset) for it, offset in offsets.items()]
+
+    def _commit_due(self) -> None:
+        """Commits what the first reader has read since its last commit, once that one has ended."""
+        now_ms = self._clients.now_ms()
+        if self._committing or now_ms < self._commit_due_ms:
+            return
+        read = {it.partition: it.offset for it in self._followers if it.reader == READERS[0]}
+        self._commit_due_ms = now_ms + COMMIT_EVERY_MS
+        if any(offset > self._committed.get(it, 0) for it, offset in read.items()):
+            self._committing = self._committed = read
+            for partition, offset in read.items():
+                self._write(Committed(GROUP, partition, offset, "sent", now_ms))
+            self._consumers[READERS[0]].commit(offsets=self._places(read), asynchronous=True)
+
+    def _note_commit(self, error: Any, places: Sequence[Any]) -> None:
+        """The outcome of a commit, which librdkafka gives while the consumer is polled."""
+        failed = {it.partition for it in places if it.error is not None}
+        for partition, offset in self._committing.items():
+            is_known = error is None and partition.partition not in failed
+            self.counts.commits += is_known
+            result: Literal["acknowledged", "unknown"] = "acknowledged" if is_known else "unknown"
+            self._write(Committed(GROUP, partition, offset, result, self._clients.now_ms()))
+        self._committing = {}
+
+    def _show_offsets(self) -> None:
+        """Records the committed offsets as the coordinator has them. ClientGaveUpError where it does not answer."""
+        now_ms, asked = self._clients.now_ms(), self._places(dict.fromkeys(self._partitions, 0))
+        try:
+            found = self._consumers[READERS[0]].committed(asked, timeout=OFFSETS_WITHIN_S)
+        except self._module.KafkaException as error:
+            raise ClientGaveUpError(f"no committed offsets of {GROUP}: {error.args[0].str()}") from error
+        for place in found:
+            shown = OffsetShown(
+                GROUP, TopicPartition(place.topic, place.partition), max(place.offset, NO_OFFSET), now_ms
+            )
+            self._write(shown)
 
     def _note_error(self, error: Any) -> None:
         if error.fatal():

@@ -34,7 +34,9 @@ PRODUCER = 0
 
 @dataclass(slots=True)
 class Counts:
-    """Numbers of records sent, acknowledged, failed, with unknown outcome, and read; and the number of failed reads."""
+    """Numbers of records sent, acknowledged, failed, with unknown outcome, and read; of failed reads, and of offsets of
+    partitions whose commit was acknowledged.
+    """
 
     sent: int = 0
     acknowledged: int = 0
@@ -42,6 +44,7 @@ class Counts:
     unknown: int = 0
     read: int = 0
     reads_failed: int = 0
+    commits: int = 0
 
 
 @dataclass(slots=True)

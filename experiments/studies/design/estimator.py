@@ -49,7 +49,7 @@ class Choice(NamedTuple):
     @property
     def is_weighted(self) -> bool:
         """Whether events count with weights."""
-        return self.in_cycles or self.estimator == "splitting"
+        return self.in_cycles or self.estimator in ("splitting", "multifidelity")
 
 
 def choose(params: CellParameters, scripted: bool = False) -> Choice:
@@ -58,22 +58,21 @@ def choose(params: CellParameters, scripted: bool = False) -> Choice:
     needs_plain = {
         "functions of a script need plain trials": scripted,
         "recorded failures cannot be drawn again": params.failures is not None,
-        "the trials of a whole cluster are plain": params.cluster is not None,
         "other estimators need the simulator, in uncompressed time": is_compressed,
     }
     for reason, is_needed in needs_plain.items():
         if is_needed:
             return Choice("plain", reason, falls_back=params.estimator not in ("auto", "plain"))
+    if params.cluster is not None and params.estimator != "plain":
+        is_long = params.estimator == "multifidelity" or failures_per_trial(params) >= LEAST_FAILURES
+        return Choice("multifidelity" if is_long else "plain", "a whole cluster has plain trials")
     obstacle = obstacle_to_importance(params)
     if params.estimator == "importance" and obstacle:
         return Choice("splitting", f"importance sampling is impossible, as {obstacle}", falls_back=True)
-    has_model = params.generation != "v3"
-    if params.estimator == "multifidelity" and not has_model:
-        return Choice("plain", "the controller's decisions alone are no model of v3", falls_back=True)
     if params.estimator != "auto" and params.estimator != "multifidelity":
         return Choice(params.estimator, "as the study asks", in_cycles=params.estimator == "importance")
     found = _by_losses(params, obstacle)
-    is_long = found.estimator != "splitting" and has_model and failures_per_trial(params) >= LEAST_FAILURES
+    is_long = found.estimator != "splitting" and failures_per_trial(params) >= LEAST_FAILURES
     if found.falls_back and is_long and params.estimator == "auto":
         return found._replace(estimator="multifidelity")
     if params.estimator == "multifidelity" or is_long:
@@ -109,7 +108,7 @@ def sentence(params: CellParameters, scripted: bool = False) -> str:
         return f"Losses are too rare for plain trials, which are used nevertheless: {reason}."
     if falls_back:
         return f"The study asks for {NAMES[params.estimator]}; {NAMES[estimator]} is used: {reason}."
-    if estimator == "plain" or (params.estimator == "auto" and not choice.is_weighted):
+    if estimator == "plain" or (params.estimator == "auto" and estimator == "multifidelity" and not choice.in_cycles):
         return ""
     return f"Losses are estimated by {NAMES[estimator]} (docs/rare-events.md): {reason}."
 
@@ -158,8 +157,10 @@ def _failures_per_year(params: CellParameters) -> float:
 
 
 def failures_per_trial(params: CellParameters) -> float:
-    """Failures of all brokers in a trial, on average."""
-    return params.brokers * _failures_per_year(params) * params.duration_ms / YEAR_MS
+    """Failures and planned restarts of all brokers in a trial, on average."""
+    rolling = params.rolling_restart
+    planned = 0.0 if rolling is None else YEAR_MS / rolling.every_ms
+    return params.brokers * (_failures_per_year(params) + planned) * params.duration_ms / YEAR_MS
 
 
 def _share_absent(params: CellParameters) -> float:

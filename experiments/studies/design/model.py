@@ -371,8 +371,8 @@ class CellParameters(WrittenModel):
         if self.reassignments is not None:
             allowed = "none with cluster: a move takes one partition out of those that are counted together"
             yield "reassignments", self.reassignments.words(), allowed
-        if self.estimator not in ("auto", "plain"):
-            allowed = "plain with cluster: the probability of a loss in a year needs trials of equal weight"
+        if self.estimator in ("importance", "splitting"):
+            allowed = "plain or multifidelity with cluster: the probability of a loss in a year needs whole trials"
             yield "estimator", self.estimator, allowed
 
     def _conflicts_of_reassignments(self, words: str) -> Iterator[tuple[str, object, str]]:

@@ -9,7 +9,8 @@ a share p of spans of length T with a loss, it is
 
 which takes the spans of a year as independent: right where what is left of an incident ends soon, in comparison
 with T. The limits go through the same monotone function. *Partitions per incident* are the mean of the incidents'
-sizes, with Student's limits, from 1 to all partitions; of one incident nothing more is known.
+sizes, by their weights, with Student's limits for their effective number, from 1 to all partitions; of one incident
+nothing more is known.
 
 *Rate x partitions* is the number that calculators give: losses a year if partitions lost records independently. It
 counts an incident as often as it hits partitions, and is no probability.
@@ -55,15 +56,14 @@ def _in_a_year(share: float, years: float) -> float:
 
 def mean_size(sums: Sums, partitions: int) -> Estimate:
     """The mean number of partitions that an incident hits."""
-    count = sums.events
-    if count == 0:
+    if sums.events == 0:
         return Estimate(0.0, 0.0, float(partitions), one_sided=True)
-    mean, low, high = sums.value / count, 1.0, float(partitions)
-    if count > 1:
-        variance = max(0.0, sums.size_squares - count * mean * mean) / (count - 1)
+    count, mean, low, high = sums.effective_sample_size, sums.value / sums.weight, 1.0, float(partitions)
+    if count > 1.0:
+        variance = max(0.0, sums.size_squares / sums.weight - mean * mean) * count / (count - 1.0)
         half = float(stdtrit(count - 1, 1.0 - ALPHA / 2.0)) * math.sqrt(variance / count)
         low, high = max(low, mean - half), min(high, mean + half)
-    return Estimate(mean, min(low, mean), max(high, mean), count, float(count))
+    return Estimate(mean, min(low, mean), max(high, mean), sums.events, count)
 
 
 def cluster_document(params: CellParameters, estimates: Mapping[str, Estimate]) -> dict[str, object]:

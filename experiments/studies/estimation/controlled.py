@@ -207,9 +207,10 @@ def controlled(sums: Sums, without: ControlSums) -> Sums:
         return plain
     size = sums.size_squares / sums.events
     unseen = without.apart - math.log(ALPHA / 2.0) * size
+    measured = plain.variance / sums.variance if sums.variance > 0.0 else math.inf
     return replace(
         sums,
         size_squares=min(sums.size_squares, unseen),
         largest_size=min(sums.largest_size, math.sqrt(size)),
-        gain=min(without.gain, float(sums.events)),
+        gain=min(without.gain, measured, float(sums.events)),
     )

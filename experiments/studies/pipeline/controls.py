@@ -14,9 +14,9 @@ from pyspark.sql import functions as F
 from experiments.studies.estimation.controlled import FOLDS, Coefficient, ControlSums, coefficients
 from experiments.studies.pipeline.gold import Term, ordered_sums
 from experiments.studies.trace.kinds import CONTROLLED
-from experiments.studies.trace.metrics import METRICS
+from experiments.studies.trace.metrics import BY_NAME
 
-CONTROLS = {metric.name: CONTROLLED.index(metric.column) for metric in METRICS if metric.column in CONTROLLED}
+CONTROLS = {name: CONTROLLED.index(metric.column) for name, metric in BY_NAME.items() if metric.column in CONTROLLED}
 """The metrics that have a control, and its place in the lists of `silver/trials`."""
 Folds = Mapping[tuple[int, str], Sequence[ControlSums]]
 """The sums of each fold, by cell and metric."""
@@ -24,19 +24,21 @@ Folds = Mapping[tuple[int, str], Sequence[ControlSums]]
 
 def control_sums(trials: DataFrame) -> Folds:
     """The sums of the cells whose trials have controls; `trials` is `silver/trials` with the indexes of cells."""
+    metrics = [metric for metric in CONTROLS if metric in trials.columns]
     structs = (
         f"struct(`{metric}`.value, `{metric}`.events, control[{place}] AS control, control_mean[{place}] AS mean)"
         for metric, place in CONTROLS.items()
+        if metric in metrics
     )
     fold, shared = f"cell * {FOLDS} + trial % {FOLDS} AS cell", ("exposure", "control_exposure_mean")
     columns = (*shared, "controls", "control_exposure", f"array({', '.join(structs)}) AS metrics")
     rows = ordered_sums(
-        trials.where("controls > 0").selectExpr(fold, "trial", *columns), [*CONTROLS], _terms(), {}
+        trials.where("controls > 0").selectExpr(fold, "trial", *columns), metrics, _terms(), {}
     ).collect()
     names = [field.name for field in fields(ControlSums)]
     none = ControlSums(*(0.0,) * len(names))
     found: dict[tuple[int, str], list[ControlSums]] = {}
-    for row in sorted(rows, key=lambda each: (each["cell"], [*CONTROLS].index(each["metric"]))):
+    for row in sorted(rows, key=lambda each: (each["cell"], metrics.index(each["metric"]))):
         cell, number = divmod(row["cell"], FOLDS)
         folds = found.setdefault((cell, row["metric"]), [none] * FOLDS)
         folds[number] = ControlSums(*(row[f"sum_{name}"] for name in names))

@@ -10,8 +10,8 @@ length (`estimation/clusters.py` makes a year of it). A stationary start makes a
 
 A topic cannot be written while any of its partitions cannot, and some topic while any partition of the cluster cannot.
 
-Trials of clusters are plain ones, of weight 1. Values are in units whose ratio to the trial's exposure, in
-partition-years, is the number that is published: a count times the partitions is one per cluster-year.
+A trial of a cluster has one weight, by which its exposure is more or less than its partition-years. Values are in units
+whose ratio to the exposure is the number that is published: a count times the partitions is one per cluster-year.
 """
 
 from __future__ import annotations
@@ -22,10 +22,8 @@ from experiments.studies.design.cluster import Cluster
 from experiments.studies.pipeline.rows import Trace, Values
 from experiments.studies.trace.kinds import Loss
 from experiments.studies.trace.metrics import INCIDENTS, SOME_UNWRITABLE, of_topic
-from experiments.studies.trace.schema import YEAR_MS
+from experiments.studies.trace.schema import INCIDENT_MS, YEAR_MS
 
-INCIDENT_MS = 86_400_000
-"""The longest time between two losses of one incident."""
 Measures = dict[str, Values]
 
 
@@ -38,18 +36,27 @@ def of_cluster(trace: Trace, cluster: Cluster, exposure: Values, topics: tuple[s
     sizes = np.bincount(first, hit, trials), np.bincount(first, hit * hit, trials)
     largest = np.zeros(trials)
     np.maximum.at(largest, first, hit)
-    some = (count > 0).astype(float)
+    some, years = (count > 0).astype(float), trace.durations_ms / YEAR_MS * partitions
     found = {
         INCIDENTS: plain_measures(count * partitions, count, count * partitions**2, some * partitions),
         "partitions_per_incident": plain_measures(sizes[0], count, sizes[1], largest),
-        "any_loss_probability": _years(trace, exposure),
+        "any_loss_probability": _years(trace, years),
         SOME_UNWRITABLE: _unwritable(trace, np.ones(trace.partitions, bool), partitions),
     }
     for topic in topics:
         index = cluster.topics.index(topic) if topic in cluster.topics else -1
         members = np.array([any(index == member[0] for member in each.members) for each in cluster.classes])
         found[of_topic(topic)] = _unwritable(trace, members, partitions)
-    return found
+    return {name: _weighted(name, measures, exposure / years) for name, measures in found.items()}
+
+
+def _weighted(name: str, measures: Measures, weight: Values) -> Measures:
+    """The fields of plain trials as those of trials of some weight; squared sizes of a mean are weighted once."""
+    squared = ("weight_squares",) if name == "partitions_per_incident" else ("weight_squares", "size_squares")
+    return {
+        name: values if name == "events" else values * (weight * weight if name in squared else weight)
+        for name, values in measures.items()
+    }
 
 
 def incidents(trace: Trace) -> tuple[Values, Values]:

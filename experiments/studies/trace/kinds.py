@@ -340,8 +340,10 @@ CONTROLLED: Final = (
     "unwritable",
     "unclean_recoveries",
     "stalled",
+    "incidents",
+    "some_unwritable",
 )
-"""The columns of the metrics that have a control. Those of lost records and of losses whatever acks is are losses."""
+"""The columns of the metrics that have a control. Those of lost records are losses; the last two are of clusters."""
 
 
 class ControlResult(NamedTuple):

@@ -12,6 +12,8 @@ VERSION: Final = 4
 VERSION_KEY: Final = "isray.trace.version"
 """Key of the version in the metadata of a file's schema."""
 YEAR_MS: Final = 365 * 86_400_000
+INCIDENT_MS: Final = 86_400_000
+"""The longest time between two losses of one incident of a cluster."""
 Values: TypeAlias = NDArray[Any]
 """A column of a trace, or what is computed of some."""
 NONE: Final = -1

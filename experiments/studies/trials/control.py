@@ -30,11 +30,12 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from experiments.studies.design.model import YEAR_MS, CellParameters
-from experiments.studies.design.placement import assignments
+from experiments.studies.design.placement import Simulated, assignments, simulated_partitions
 from experiments.studies.failures.absences import Absences
 from experiments.studies.failures.biased import BiasedTimeline
 from experiments.studies.failures.timeline import DrawnTimeline, Event, Timeline, warm_up_ms
 from experiments.studies.failures.transitions import Transitions
+from experiments.studies.trace.schema import INCIDENT_MS
 from experiments.studies.trials.decisions import (
     FENCE,
     REGISTER_CLEAN,
@@ -47,8 +48,8 @@ from experiments.studies.trials.decisions import (
 from experiments.studies.trials.importance import LEAST_CYCLES
 from protocol.ids import NO_LEADER, NodeId, TimeMs
 
-_LOSS, _OFFLINE, _REFUSES, _UNWRITABLE, _UNCLEAN, _STALLED = range(6)
-_SOURCES = (_LOSS, _LOSS, _LOSS, _OFFLINE, _REFUSES, _UNWRITABLE, _UNCLEAN, _STALLED)
+_LOSS, _ANY_LOSS, _UNCLEAN, _INCIDENTS, _OFFLINE, _REFUSES, _UNWRITABLE, _STALLED, _SOME_UNWRITABLE = range(9)
+_SOURCES = (_LOSS, _LOSS, _ANY_LOSS, _OFFLINE, _REFUSES, _UNWRITABLE, _UNCLEAN, _STALLED, _INCIDENTS, _SOME_UNWRITABLE)
 """By `CONTROLLED`."""
 _EXPIRE, _BOOT, _CAUGHT_UP, _SILENT = range(4)
 _SILENT_MS = 37_500
@@ -72,11 +73,21 @@ class ControlMeasures(NamedTuple):
 class ControlModel:
     """What all controls of a cell share: placement, and decisions and probabilities as far as they are known."""
 
-    __slots__ = ("decisions", "params", "placement", "transitions")
+    __slots__ = ("_decisions", "params", "partitions", "placement", "transitions")
 
     def __init__(self, params: CellParameters) -> None:
         self.params, self.placement = params, assignments(params)
-        self.decisions, self.transitions = Decisions(params), Transitions(params, self.placement)
+        self.transitions = Transitions(params, self.placement)
+        self._decisions: dict[tuple[int, int], Decisions] = {}
+        copies = zip(simulated_partitions(params), params.counts, strict=True)
+        self.partitions = [(each, self._deciding(each), count) for each, count in copies]
+
+    def _deciding(self, partition: Simulated) -> Decisions:
+        """The decisions of all partitions with as many replicas and that min ISR."""
+        kind = len(partition.replicas), partition.min_insync_replicas
+        if kind not in self._decisions:
+            self._decisions[kind] = Decisions(_modelled(self.params), *kind)
+        return self._decisions[kind]
 
     def run(self, seed: int, in_cycles: bool) -> ControlMeasures:
         """Runs the control of the trial of that seed, in importance sampling (`in_cycles`) or plain; a pure function of
@@ -84,6 +95,14 @@ class ControlModel:
         control = _Control(self, seed, in_cycles)
         control.run()
         return control.measures()
+
+
+def _modelled(params: CellParameters) -> CellParameters:
+    """The generation whose decisions the control makes: for v3, whose controller elects any live replica,
+    the next one with unclean elections."""
+    if params.generation != "v3":
+        return params
+    return params.model_copy(update={"generation": "kip-497", "unclean_recovery_strategy": "proactive"})
 
 
 @lru_cache(maxsize=64)
@@ -95,14 +114,19 @@ def control_model(params: CellParameters) -> ControlModel:
 class _Partition:
     """`places`: of the brokers of its replicas. `running`, `behind`: sets of the replicas (bit p for place p) whose
     brokers run or have to catch up. `logs`: up to where each has all that was acknowledged, `flushed`: and has it on
-    the disk; `appended`: (time, number) of what is not. `since_ms`: since when a write would wait; -1: it would not."""
+    the disk; `appended`: (time, number) of what is not. `since_ms`: since when a write would wait; -1: it would not.
+    `copies`: how many partitions of a whole cluster it stands for."""
 
-    __slots__ = ("acked", "appended", "behind", "flushed", "logs", "places", "running", "since_ms", "view")
+    __slots__ = (
+        *("acked", "appended", "behind", "copies", "decisions", "flushed", "logs", "places", "running", "since_ms"),
+        *("view", "waits_for_isr"),
+    )
 
-    def __init__(self, brokers: tuple[NodeId, ...], view: View) -> None:
-        self.view = view
-        self.places = {broker: place for place, broker in enumerate(brokers)}
-        self.running, self.behind = (1 << len(brokers)) - 1, 0
+    def __init__(self, partition: Simulated, decisions: Decisions, copies: int) -> None:
+        self.decisions, self.view, self.copies = decisions, decisions.whole, copies
+        self.waits_for_isr = partition.acks == "all"
+        self.places = {broker: place for place, broker in enumerate(partition.replicas)}
+        self.running, self.behind = (1 << len(partition.replicas)) - 1, 0
         self.since_ms = -1
         self.forget()
 
@@ -134,10 +158,8 @@ class _Control:
 
     def __init__(self, model: ControlModel, seed: int, in_cycles: bool) -> None:
         params = model.params
-        self._decisions = model.decisions
         self._duration_ms, self._delivery_ms = params.duration_ms, params.delivery_timeout_ms
         self._restart_ms, self._exposed_ms = params.restart_time_ms, params.exposed_ms
-        self._waits_for_isr = params.acks == "all"
         self._is_written_back = math.isfinite(self._exposed_ms)
         self._cycles: BiasedTimeline | None = None
         begins_ms = 0 if in_cycles else -warm_up_ms(params)
@@ -146,7 +168,8 @@ class _Control:
             self._timeline = self._cycles = BiasedTimeline(params, seed, model.placement, True, model.transitions)
         else:
             self._timeline = DrawnTimeline(params, seed, begins_ms)
-        self._partitions = [_Partition(brokers, model.decisions.whole) for brokers in model.placement]
+        self._partitions = [_Partition(*each) for each in model.partitions]
+        self._copies, self._incident_ms = sum(params.counts), -math.inf
         self._on = [[each for each in self._partitions if broker in each.places] for broker in range(params.brokers)]
         heartbeat_ms = params.heartbeat_interval_ms or 0
         self._session_ms = 0 if params.detection_ms is None else params.detection_ms - heartbeat_ms // 2
@@ -160,14 +183,12 @@ class _Control:
         self._absences = Absences(params.catch_up)
         self._due: list[tuple[TimeMs, int, int, NodeId, int]] = []
         self._now_ms: TimeMs = begins_ms
-        self._values = [0.0] * 6
+        self._values = [0.0] * 9
         self._exposure, self._weight, self._steps = 0.0, 1.0, 0
 
     def measures(self) -> ControlMeasures:
         """What the control has measured."""
-        values = [
-            value if source in (_LOSS, _UNCLEAN) else value / YEAR_MS for source, value in enumerate(self._values)
-        ]
+        values = [value if source <= _INCIDENTS else value / YEAR_MS for source, value in enumerate(self._values)]
         return ControlMeasures(self._exposure / YEAR_MS, tuple([values[source] for source in _SOURCES]), self._steps)
 
     def run(self) -> None:
@@ -262,22 +283,34 @@ class _Control:
             return
         weight, values = self._weight, self._values
         length = weight * (at_ms - since_ms)
-        self._exposure += length * len(self._partitions)
+        self._exposure += length * self._copies
+        longest_ms = 0
         for partition in self._partitions:
-            view = partition.view
+            view, copies = partition.view, partition.copies
             if view.refuses:
-                values[_REFUSES] += length
+                values[_REFUSES] += length * copies
                 if view.leader == NO_LEADER:
-                    values[_OFFLINE] += length
+                    values[_OFFLINE] += length * copies
             if view.isr & ~partition.running and view.leader != NO_LEADER:
-                values[_STALLED] += length
+                values[_STALLED] += length * copies
             if partition.since_ms >= 0:
-                expired_ms = max(since_ms, partition.since_ms + self._delivery_ms)
-                values[_UNWRITABLE] += weight * max(0, at_ms - expired_ms)
+                expired_ms = at_ms - max(since_ms, partition.since_ms + self._delivery_ms)
+                if expired_ms > 0:
+                    values[_UNWRITABLE] += weight * expired_ms * copies
+                    longest_ms = max(longest_ms, expired_ms)
+        values[_SOME_UNWRITABLE] += weight * longest_ms * self._copies
 
-    def _count(self, what: int) -> None:
+    def _count(self, what: int, copies: int) -> None:
         if self._now_ms >= 0:
-            self._values[what] += self._weight
+            self._values[what] += self._weight * copies
+
+    def _count_loss(self, partition: _Partition) -> None:
+        self._count(_ANY_LOSS, partition.copies)
+        if partition.waits_for_isr and self._now_ms >= 0:
+            self._count(_LOSS, partition.copies)
+            if self._now_ms - self._incident_ms > INCIDENT_MS:
+                self._count(_INCIDENTS, self._copies)
+            self._incident_ms = self._now_ms
 
     def _handle(self, event: Event) -> None:
         self._steps += 1
@@ -352,7 +385,7 @@ class _Control:
             view, place = partition.view, partition.places[broker]
             leads = view.leader not in (NO_LEADER, place) and partition.running >> view.leader & 1
             if leads and view.isr >> place & 1:
-                self._change(partition, self._decisions.with_isr(view, view.isr & ~(1 << place)))
+                self._change(partition, partition.decisions.with_isr(view, view.isr & ~(1 << place)))
                 self._settle(partition)
 
     def _boot(self, broker: NodeId) -> None:
@@ -371,7 +404,7 @@ class _Control:
 
     def _tell_all(self, broker: NodeId, event: int) -> None:
         for partition in self._on[broker]:
-            view = self._decisions.after(partition.view, event, partition.places[broker])
+            view = partition.decisions.after(partition.view, event, partition.places[broker])
             if view is partition.view and event in _BEFORE_UNFENCE:
                 continue
             self._change(partition, view)
@@ -385,12 +418,12 @@ class _Control:
         """The controller has another view: a new leader shows what is lost."""
         before, partition.view = partition.view, view
         if view.recovering and not before.recovering:
-            self._count(_UNCLEAN)
+            self._count(_UNCLEAN, partition.copies)
         leader = view.leader
         if leader != NO_LEADER and leader != before.leader and partition.running >> leader & 1:
             log = partition.logs[leader]
             if log < partition.acked:
-                self._count(_LOSS)
+                self._count_loss(partition)
                 if self._cycles is not None:
                     self._cycles.end_bias()
                 partition.cut(log)
@@ -399,7 +432,7 @@ class _Control:
         """Recovers what can be recovered, lets replicas that have caught up join the ISR, and writes."""
         view, running = partition.view, partition.running
         if view.asked and not view.asked & ~running:
-            self._change(partition, self._decisions.recovered(view, partition.logs))
+            self._change(partition, partition.decisions.recovered(view, partition.logs))
             view = partition.view
         leader = view.leader
         if leader != NO_LEADER and running >> leader & 1:
@@ -408,7 +441,7 @@ class _Control:
                 for place in range(len(partition.logs)):
                     if joins >> place & 1:
                         partition.logs[place] = partition.logs[leader]
-                self._change(partition, self._decisions.with_isr(view, joins))
+                self._change(partition, partition.decisions.with_isr(view, joins))
         self._write(partition)
         if leader != NO_LEADER and partition.behind >> leader & 1:
             self._end_catch_up(partition, leader)
@@ -425,7 +458,7 @@ class _Control:
         members of the ISR have meanwhile caught up."""
         view, leader = partition.view, partition.view.leader
         can_write = not (view.refuses or view.isr & ~partition.running)
-        if not self._waits_for_isr:
+        if not partition.waits_for_isr:
             can_write = leader != NO_LEADER and partition.running >> leader & 1 == 1
         if not can_write:
             if partition.since_ms < 0:
@@ -434,7 +467,7 @@ class _Control:
         partition.since_ms = -1
         partition.acked += 1
         acked, logs = partition.acked, partition.logs
-        others = acked if self._waits_for_isr else logs[leader]
+        others = acked if partition.waits_for_isr else logs[leader]
         for place in range(len(logs)):
             if view.isr >> place & 1:
                 logs[place] = acked if place == leader else others

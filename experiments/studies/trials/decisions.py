@@ -104,13 +104,12 @@ class View:
 
 
 class Decisions:
-    """The views of a partition in a cell."""
+    """The views of the partitions in a cell that have so many replicas and that min ISR."""
 
-    def __init__(self, params: CellParameters) -> None:
+    def __init__(self, params: CellParameters, replicas: int, min_isr: int) -> None:
         self._config = cluster_spec(params, 0).config
-        self._replicas = tuple(range(params.replication_factor))
-        self._min_isr = params.min_insync_replicas
-        self._bound = min(params.min_insync_replicas, params.replication_factor)
+        self._replicas = tuple(range(replicas))
+        self._min_isr, self._bound = min_isr, min(min_isr, replicas)
         self._views: dict[tuple[PartitionState, int], View] = {}
         state = PartitionState(replicas=self._replicas, isr=self._replicas, leader=0)
         self.whole = self._view(self._loaded(state, set_of(self._replicas)))

@@ -9,7 +9,7 @@ from experiments.studies.design.estimator import choose
 from experiments.studies.design.model import CellParameters
 from experiments.studies.trace.kinds import TrialResult
 from experiments.studies.trials.importance import RegenerativeTrial, run_importance_trial
-from experiments.studies.trials.multifidelity import run_multifidelity_trial
+from experiments.studies.trials.multifidelity import drawn_trial, run_multifidelity_trial
 from experiments.studies.trials.reasons import attributed
 from experiments.studies.trials.splitting import Path, losing_path, run_splitting_trial
 from experiments.studies.trials.trial import Trial, plain_timeline, run_trial, simulated
@@ -38,4 +38,5 @@ def trial_to_replay(params: CellParameters, seed: int) -> Trial:
     if choice.estimator == "splitting":
         with rare_collections():
             return losing_path(params, seed) or Path(params, seed, (), None)
-    return simulated(params, seed, plain_timeline(params, seed))
+    drawn = drawn_trial(params, seed).seed if choice.estimator == "multifidelity" else seed
+    return simulated(params, drawn, plain_timeline(params, drawn))

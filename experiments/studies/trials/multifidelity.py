@@ -21,6 +21,22 @@ pilot R is a constant, so the same holds for the R that the pilot finds, whateve
 That would be otherwise if R followed from the trials that are corrected: trials whose controls happened to agree would
 count more. Where controls gain little R is 0, and the trial is that of the estimator without controls, row by row.
 
+*Which of the R + 1 failures the trial has.* In cycles its own. Otherwise they are drawn by what the controls have seen,
+so that few trials see what is rare: of the M = R + 1 controls, j is drawn with
+
+    q_j = (1 / M) (1 + sum over k of s_k M y_jk / (y_1k + ... + y_Mk)) / (1 + sum over k of s_k),
+
+where y_jk is what control j has seen of k: incidents (chains of losses, s = 2), and time without writes (s = 1), each
+if at most half of the M controls have seen any, but not none. The trial has the weight 1 / (M q_j), at most 4. For
+any value x of a trial the expectation of x / (M q_j) over j is the mean of the M trials, so the estimate stays without
+bias whatever the controls see; where they see the wrong things it has a larger variance. With c and v that of j times
+the weight, and C = ((R + 1) mean - c) / R, the distance c - C has mean 0 given the M controls, as it has without
+weights, where C is the mean of the R others. All cells draw by one uniform number, and so the same failures where their
+controls see the same.
+
+What is rare is seen in 1 of 1 / p controls, so R is about 2 / p, p by `RARE_PILOT` controls, if that is more than the
+above and not too costly.
+
 A trial measures several numbers. R follows from the losses if the pilot has `LEAST_EVENTS` of them and that pays,
 otherwise from the number with the highest correlation of those with so many events: the time without writes, where
 losses are rare. With fewer events a correlation may be 1 by chance. Trials of a pilot are as long as `LEAST_FAILURES`
@@ -31,9 +47,11 @@ and a pilot costs `PILOT` times `LEAST_FAILURES` failures at most.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from random import Random
+from typing import NamedTuple
 
 import numpy as np
 
@@ -57,23 +75,76 @@ MOST_CONTROLS = 256
 MOST_COST = 1.0 / 3.0
 """What controls may cost, in trials, where losses do not decide on R: with k = 50 they still reduce a variance by up to
 15, not by 50, and losses, of which few are seen and which get nothing of it, take a third longer, not twice as long."""
+LEAST_CORRELATION = 0.5
+"""Below it trials are not drawn by what their controls see of a number."""
+RARE_PILOT, SEEN, LEAST_DRAWN, MOST_DRAWN_COST = 256, 2.0, 8, 0.5
+"""Controls that say how rare losses and times without writes are; how many of those from which a trial is drawn are to
+see what is rarest; their least number and, in trials, their largest cost for its sake."""
 _LOSSES = "losses"
+_DRAWN_BY = {"incidents": 2.0, "unwritable": 1.0}
+"""What a trial is drawn by, and the part of the probability that it has; all alike have 1."""
 MOST_WORK = 0.5
 """Controls that do not halve the work are not worth the pilot, which takes as long as `PILOT` trials."""
 
 
+class Drawn(NamedTuple):
+    """A trial to be run: its seed, and its weight; None of `controls` where it has none."""
+
+    seed: int
+    weight: float = 1.0
+    controls: ControlResult | None = None
+
+
 def run_multifidelity_trial(params: CellParameters, seed: int) -> TrialResult:
-    """Runs one trial and its controls; a pure function of its arguments."""
+    """Runs one trial with its controls; a pure function of its arguments."""
+    drawn = drawn_trial(params, seed)
+    found = _run(params, drawn.seed, choose(params).in_cycles)
+    if drawn.weight != 1.0:
+        log_weight = math.log(drawn.weight)
+        found = replace(found, rows=[row._replace(log_weight=log_weight) for row in found.rows])
+    return replace(found, controls=drawn.controls)
+
+
+def drawn_trial(params: CellParameters, seed: int) -> Drawn:
+    """Which of the failures of R + 1 controls the trial has: in cycles those of its own seed, otherwise those drawn."""
     in_cycles, runs = choose(params).in_cycles, further_controls(params)
-    found = _run(params, seed, in_cycles)
     if not runs:
-        return found
+        return Drawn(seed)
+    seeds = [seed, *(control_seed(seed, number) for number in range(runs))]
     model = control_model(params)
-    own = model.run(seed, in_cycles)
-    others = [model.run(control_seed(seed, number), in_cycles) for number in range(runs)]
-    means = tuple(sum(values) / runs for values in zip(*(each.values for each in others), strict=True))
-    exposure_mean = sum(each.exposure for each in others) / runs
-    return replace(found, controls=ControlResult(runs, own.exposure, exposure_mean, own.values, means))
+    controls = [model.run(each, in_cycles) for each in seeds]
+    weights = [1.0] * len(seeds) if in_cycles else draw_weights(controls)
+    place = 0 if in_cycles else _drawn(weights, Random(f"{seed}/drawn").random())
+    own, weight = controls[place], weights[place]
+
+    def others(values: Iterable[float], value: float) -> float:
+        return (sum(values) - weight * value) / runs
+
+    values = zip(*(each.values for each in controls), strict=True)
+    means = tuple(others(each, value) for each, value in zip(values, own.values, strict=True))
+    exposure_mean = others((each.exposure for each in controls), own.exposure)
+    weighted = tuple(weight * value for value in own.values)
+    return Drawn(seeds[place], weight, ControlResult(runs, weight * own.exposure, exposure_mean, weighted, means))
+
+
+def draw_weights(controls: Sequence[ControlMeasures]) -> list[float]:
+    """The weight that the trial has if it is drawn with the failures of each control, 1 / (M q)."""
+    parts = [[each.values[CONTROLLED.index(name)] for each in controls] for name in _DRAWN_BY]
+    shares = zip(_DRAWN_BY.values(), parts, strict=True)
+    rare = [(share, part) for share, part in shares if 0 < sum(value > 0.0 for value in part) <= len(part) / 2]
+    relative = [[share * value * len(part) / sum(part) for value in part] for share, part in rare]
+    whole = 1.0 + sum(share for share, _ in rare)
+    return [whole / (1.0 + sum(part[place] for part in relative)) for place in range(len(controls))]
+
+
+def _drawn(weights: Sequence[float], uniform: float) -> int:
+    """The place whose part of [0, 1) holds the number; parts are 1 / (M weight) long."""
+    left = uniform * len(weights)
+    for place, weight in enumerate(weights):
+        left -= 1.0 / weight
+        if left < 0.0:
+            return place
+    return len(weights) - 1
 
 
 def _run(params: CellParameters, seed: int, in_cycles: bool) -> TrialResult:
@@ -95,12 +166,26 @@ def further_controls(params: CellParameters) -> int:
     controls = [model.run(seed, in_cycles) for seed in seeds]
     step_events = CYCLE_STEP_EVENTS if in_cycles else STEP_EVENTS
     cost_ratio = sum(each.events for each in trials) / (step_events * max(1, sum(each.steps for each in controls)))
-    sums = _sums([measure(each.rows) for each in trials], controls)
+    sums = _sums([measure(each.rows, params.counts) for each in trials], controls)
     known = {name: _shown_correlation(each) for name, each in sums.items() if each.events >= LEAST_EVENTS}
     if params.estimator != "auto" and not known:
         known = {name: _shown_correlation(each) for name, each in sums.items()}
     by_losses = controls_per_trial(known.get(_LOSSES, 0.0), cost_ratio)
-    return by_losses or controls_per_trial(max(known.values(), default=0.0), cost_ratio, MOST_COST)
+    found = by_losses or controls_per_trial(max(known.values(), default=0.0), cost_ratio, MOST_COST)
+    unlike = {name for name, correlation in known.items() if correlation < LEAST_CORRELATION}
+    return found if in_cycles else max(found, _controls_to_draw_from(params, unlike, cost_ratio))
+
+
+def _controls_to_draw_from(params: CellParameters, unlike: Collection[str], cost_ratio: float) -> int:
+    """R, a power of two, of which one control on average sees what few trials do; 0 if all see it, or none. `unlike`:
+    the numbers that are known to differ in trials and their controls."""
+    model = control_model(params)
+    found = [model.run(control_seed(-1, number), False) for number in range(RARE_PILOT)]
+    places = [CONTROLLED.index(name) for name in _DRAWN_BY if name not in unlike]
+    shares = [sum(each.values[place] > 0.0 for each in found) / RARE_PILOT for place in places]
+    rarest = min((share for share in shares if share > 0.0), default=1.0)
+    most = min(SEEN / rarest, MOST_DRAWN_COST * cost_ratio, MOST_CONTROLS)
+    return 2 ** math.floor(math.log2(most)) if most >= LEAST_DRAWN else 0
 
 
 def _shown_correlation(sums: ControlSums) -> float:
@@ -120,6 +205,8 @@ def _sums(trials: Sequence[Measures], controls: Sequence[ControlMeasures]) -> di
     exposures, lengths = [each.exposure for each in trials], [each.exposure for each in controls]
     found = {}
     for index, name in enumerate(CONTROLLED):
+        if name not in trials[0].values:
+            continue
         own = Controls(none, lengths, none, [each.values[index] for each in controls], none)
         values, events = [each.values[name] for each in trials], [each.events[name] for each in trials]
         found[name] = total_of(folded(values, exposures, events, own))

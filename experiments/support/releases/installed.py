@@ -29,6 +29,7 @@ OTHER_JARS = ("slf4j-api", "metrics-core")
 HOME = "KAFKA_HOME"
 LOGGING = "logging"
 """The folder of the backend, apart from the others: without one Kafka's tools print nothing but their results."""
+ARCHIVE = "classes.jsa"
 _BACKEND = ("org.apache.logging.log4j", "log4j-slf4j-impl")
 _EXACT = re.compile(r"\d+\.\d+\.\d+")
 _SERVER_JAR = re.compile(rf"{re.escape(SERVER)}-(\d+\.\d+\.\d+)\.jar")
@@ -44,6 +45,11 @@ class Installed(NamedTuple):
     def classpath(self) -> str:
         """The class path of its programs, with the backend of logging: a release that was unpacked has it in `libs`."""
         return os.pathsep.join((f"{self.libs}/*", f"{self.libs.parent / LOGGING}/*"))
+
+    @property
+    def archive(self) -> Path:
+        """Where the archive of its classes is, if there is one (`experiments/engines/kafka/classes.py`)."""
+        return self.libs.parent / ARCHIVE
 
 
 def exact_release(text: str, option: str) -> KafkaRelease:

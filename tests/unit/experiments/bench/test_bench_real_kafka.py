@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from experiments.bench.real_kafka import CLUSTER, failover, run, started, trials_per_minute
+from experiments.bench.real_kafka import CLUSTER, failover, run, run_trials, started
 from experiments.check.engine import CheckedEngine
 from experiments.engines.port import ClusterSpec, Engine
 from experiments.scenarios.model import ClusterModel
@@ -37,10 +37,11 @@ def test_at_least_one_trial_runs_and_each_on_a_new_cluster() -> None:
         seeds.append(spec.seed)
         return CheckedEngine(spec)
 
-    done, rate = trials_per_minute(makes, trials=2, seconds=60)
-    assert (done, seeds) == (2, [0, 1])
-    assert rate > 0
-    assert trials_per_minute(makes, trials=2, seconds=0)[0] == 1
+    found = run_trials(makes, trials=2, seconds=60)
+    assert (found.count, seeds) == (2, [0, 1])
+    assert found.per_minute > 0
+    assert found.cpu_s > 0
+    assert run_trials(makes, trials=2, seconds=0).count == 1
 
 
 def test_a_release_that_is_not_installed_is_refused() -> None:

@@ -1,9 +1,14 @@
-"""`isray clients` and `isray clients replay`: documents, text, exit codes."""
+"""`isray clients`, `isray clients replay` and `isray clients compare`: documents, text, exit codes."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from experiments.hunt.clients import processes
+from experiments.hunt.clients.plan import ClientFinding, ClientPlan, load
+from experiments.hunt.clients.processes import Compared
 from tests.unit.experiments.cli.cli_helpers import Commands
 
 FOUND = Path(__file__).parents[3] / "data" / "client_findings" / "metadata-without-a-pause.yaml"
@@ -43,3 +48,25 @@ def test_what_is_no_seed_and_no_file_is_refused(command: Commands, tmp_path: Pat
     code, _, err = command.run("clients", "--seeds", "4..2", "--out", str(tmp_path))
     assert code == 2
     assert "--seeds: found '4..2'; allowed: A..B with A <= B" in err
+
+
+def test_what_each_library_has_shown_on_processes(command: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison itself starts processes; here a fake one has the plan of the file."""
+    plans: list[ClientPlan] = []
+
+    def compare(plan: ClientPlan) -> dict[str, Compared]:
+        plans.append(plan)
+        stuck = ClientFinding(kind="stuck-reader", what="silent", detail="offset 1")
+        return {"aiokafka": Compared([stuck], {1: 7, 3: 245}), "librdkafka": Compared([], {3: 2})}
+
+    monkeypatch.setattr(processes, "compare", compare)
+    code, out, _ = command.run("clients", "compare", str(FOUND))
+    assert (code, plans) == (0, [load(FOUND).plan])
+    assert out.splitlines() == [
+        "aiokafka: stuck-reader: silent: offset 1",
+        "aiokafka: most requests in a second: API 1 7, API 3 245",
+        "librdkafka: nothing was found",
+        "librdkafka: most requests in a second: API 3 2",
+    ]
+    document = command.json("clients", "compare", str(FOUND))
+    assert document["librdkafka"] == {"findings": [], "busiest": {"3": 2}}

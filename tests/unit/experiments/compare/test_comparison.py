@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
-from experiments.compare.comparison import compared
+from experiments.compare.comparison import compared, kafkas_own
 from experiments.compare.course import Course
 from experiments.compare.draw import REQUESTS, drawn
 from experiments.compare.report import conclusions, document, rows
 from experiments.compare.smallest import document_of, save, smallest_of
-from experiments.compare.worlds import RAY, SIM, World, course_in, require_world
-from experiments.scenarios.loader import load_scenario
+from experiments.compare.worlds import KAFKA, RAY, SIM, World, course_in, require_world
+from experiments.scenarios.loader import load_scenario, scenario_from
 from experiments.scenarios.model import Scenario
 from experiments.support.errors import InputError
 from experiments.support.shipped import SCENARIOS
@@ -99,6 +100,61 @@ def test_a_leader_that_says_with_its_next_change_that_it_has_recovered() -> None
     ]
 
 
+def leaders_of(rule: str, generation: str, *steps: dict[str, object]) -> list[tuple[object, ...]]:
+    """Leader and ISR of t-0 and the records on its replicas 0 and 1 after each step, under a rule of Kafka's."""
+    cluster = {"brokers": 2, "generation": generation, "config": {"replica.lag.time.max.ms": 4_000}}
+    topics = [{"name": "t", "assignments": [[0, 1]]}, {"name": "u", "assignments": [[0]]}]
+    raw = {"name": "rule", "cluster": cluster, "topics": topics, "steps": [*steps]}
+    found = []
+    for stage in course_in(scenario_from(raw, "test"), NEW, None, [rule] if rule else []).stages[1:]:
+        assert stage.state is not None
+        found.append(tuple(stage.state[name][field] for name in ("t-0", "u-0") for field in ("leader", "isr")))
+    return found
+
+
+def test_a_complete_follower_that_no_longer_fetches_is_kept_until_a_record_is_written() -> None:
+    cut, write = {"cut": {"between": [0, 1]}}, {"produce": {"topic": "t", "records": 1, "acks": 1}}
+    whole, alone = (0, [0, 1], 0, [0]), (0, [0], 0, [0])
+    assert leaders_of("", "kip-497", cut, write) == [alone, alone]
+    assert leaders_of("complete-follower-kept", "kip-497", cut, write) == [whole, alone]
+
+
+@pytest.mark.parametrize("generation", ["kip-497", "kip-966-elr"])
+def test_a_broker_with_another_disk_leads_at_the_next_election(generation: str) -> None:
+    """Broker 0, the only replica of u-0, comes back without its disk: under Kafka's rule u-0 has no leader until
+    another broker is unfenced. Without ELR it stays in the ISR, with it the ISR is empty until it is elected as the
+    last known leader.
+    """
+    steps = [{"crash": {"broker": 0, "lose": "all"}}, {"start": {"broker": 0}}]
+    steps += [{"crash": {"broker": 1}}, {"start": {"broker": 1}}]  # type: ignore[dict-item]
+    absent = (-1, [0] if generation == "kip-497" else [])
+    followed, left, back = (1, [0, 1]), (0, [0]), (0, [0, 1])
+    assert leaders_of("", generation, *steps) == [
+        (1, [1], *absent), (*followed, 0, [0]), (*left, 0, [0]), (*back, 0, [0])
+    ]  # fmt: skip
+    assert leaders_of("new-directory-elects-nobody", generation, *steps) == [
+        (1, [1], *absent), (*followed, *absent), (*left, *absent), (*back, 0, [0])
+    ]  # fmt: skip
+
+
+def test_real_worlds_run_at_the_same_time_each_paced_by_kafkas_rules_of_its_release() -> None:
+    """`withdrawn-replica-awaited` is a rule since 4.3.0. Neither world ends before the other one has begun."""
+    both, paces = Barrier(2, timeout=60), {}
+
+    def run(scenario: Scenario, world: World, pace: Course | None, rules: Sequence[str]) -> Course:
+        if world.engine == KAFKA:
+            both.wait()
+            paces[world.release] = pace
+        course = course_in(scenario, World(SIM, world.release), pace, rules)
+        return replace(course, name=" ".join(rules))
+
+    found = compared(shipped("unclean-election"), [World(KAFKA, "4.1.2"), World(KAFKA, "4.4.0")], run)
+    assert not found.departed
+    names = {release: set(pace.name.split()) for release, pace in paces.items() if pace is not None}
+    assert names["4.4.0"] - names["4.1.2"] == {"withdrawn-replica-awaited"}
+    assert names["4.1.2"] == set(kafkas_own("4.1.2"))
+
+
 def test_what_no_rule_explains_is_unexplained_and_marked() -> None:
     found = compared(smallest_of(compared(drawn(21), [OLD, NEW])), [NEW, OTHER], wrong_leader)
     assert [it.world for it in found.unexplained] == [OTHER]
@@ -123,6 +179,8 @@ def test_drawn_scenarios_have_steps_that_can_be_carried_out(seed: int) -> None:
     [
         ("power-loss", NEW, "kip-497, kip-966-elr"),
         ("min-isr-change-kafka", OTHER, "--engine sim or kafka"),
+        ("dead-last-known-leader-kafka", World(KAFKA, "4.4.0"), "Kafka 4.0.0 to 4.0.0"),
+        ("withdrawn-replica-kafka", World(KAFKA, "4.1.2"), "Kafka 4.3.0 to 4.4.0"),
     ],
 )
 def test_what_a_world_cannot_run_is_refused(name: str, world: World, allowed: str) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from experiments.compare.course import numbers, relaxed
 from experiments.compare.worlds import SIM, World, course_in
+from experiments.engines.kafka.processes import NodeFailed
 from experiments.scenarios.loader import scenario_from
+from experiments.scenarios.runner import Runner
 
 RELEASE = "4.4.0"
 
@@ -62,6 +66,17 @@ def test_the_course_of_a_failover_by_hand() -> None:
         "fenced",
         "unfenced",
     ]
+
+
+def test_a_process_that_ends_by_itself_is_the_verdict_of_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ends(*_: object) -> None:
+        raise NodeFailed(0, "it ended with exit code 1", "the last line")
+
+    monkeypatch.setattr(Runner, "_wait", ends)
+    raw = {"name": "ended", "cluster": {"brokers": 1}, "steps": [{"wait": "1s"}, {"crash": {"broker": 0}}]}
+    ended, following = course_in(scenario_from(raw, "test"), World(SIM)).stages[1:]
+    assert ended.verdict == "node 0: found it ended with exit code 1: the last line; allowed: a node that starts"
+    assert (ended.state, following.verdict) == (None, "ok")
 
 
 def test_a_paced_world_has_the_same_course_sooner() -> None:

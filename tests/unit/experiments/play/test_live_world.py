@@ -32,6 +32,7 @@ class Simulated:
         Runner(scenario, self.sim).set_up()
         self.sim.cluster.outcomes.clear()
         self.is_gone = False
+        self.left: list[str] = []
         self.cluster = SimpleNamespace(rows=self.rows, links=self.links)
 
     def __getattr__(self, name: str) -> Any:
@@ -55,7 +56,7 @@ def engine() -> Simulated:
 
 @pytest.fixture
 def world(engine: Simulated) -> LiveWorld:
-    return LiveWorld(cast("Any", engine), "running")
+    return LiveWorld(cast("Any", engine), "running", engine.left.append)
 
 
 def look(world: LiveWorld, engine: Simulated, seconds: int = 0) -> dict[str, Any]:
@@ -169,8 +170,11 @@ def test_a_page_sees_the_cluster_while_an_action_waits(world: LiveWorld, engine:
 
 
 def test_a_cluster_that_has_ended_is_said_and_nothing_more_is_done(world: LiveWorld, engine: Simulated) -> None:
+    shown = list[object]()
+    world.follow(lambda: shown.append(world.state()["ended"]))
     engine.is_gone = True
     state = look(world, engine, 2)
-    assert "has been ended" in state["ended"]
+    assert state["ended"] == "running, which has been ended"
+    assert shown == engine.left == [state["ended"]], "pages are told before Ray is left, once"
     with pytest.raises(RefusedError, match="the cluster is gone"):
         world.act({"crash": {"broker": 0}})

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -187,6 +188,10 @@ async def with_socket() -> None:
     socket.socket()
 
 
+async def in_process() -> None:
+    subprocess.run(["true"], check=True)
+
+
 async def with_tls() -> None:
     await asyncio.open_connection("broker-0", 9092, ssl=ssl.create_default_context())
 
@@ -204,6 +209,7 @@ async def blocked() -> None:
     [
         (in_executor, r"loop\.run_in_executor"),
         (in_thread, r"Thread\.start"),
+        (in_process, r"subprocess\.Popen"),
         (with_socket, r"socket\.socket"),
         (with_tls, r"loop\.create_connection\(ssl=\.\.\.\)"),
         (as_server, r"loop\.create_server"),
@@ -211,5 +217,5 @@ async def blocked() -> None:
     ],
 )
 def test_what_virtual_time_does_not_have_is_refused_with_the_call(act: Callable[[], Any], call: str) -> None:
-    with pytest.raises(OutsideSimulationError, match=rf"^{call} at test_connections\.py:\d+: [^\n]+$"):
+    with pytest.raises(OutsideSimulationError, match=rf"^{call} at virtual/test_connections\.py:\d+: [^\n]+$"):
         run(lambda clock: act())

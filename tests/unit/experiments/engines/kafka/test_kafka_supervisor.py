@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from experiments.engines.clusters.cluster_state import NOT_RECORDED, ClusterOptions, ClusterState, claim, remove_state
+from experiments.engines.clusters.launch import NotReadyError
 from experiments.engines.clusters.node_commands import NodeAction, NodeAnswer, NodeCommand, NodeState
 from experiments.engines.kafka.engine import KafkaEngine
+from experiments.engines.kafka.links import Addresses
 from experiments.engines.kafka.processes import NodeFailed
 from experiments.engines.kafka.running import IMPOSSIBLE, KafkaSupervisor, broker_reports
 from experiments.engines.port import ClusterSpec, ClusterView, Loss
@@ -43,6 +46,9 @@ class Processes:
 
     nodes = (CONTROLLER, 0, 1)
 
+    folder = Path("/cluster")
+    addresses = Addresses({}, {0: 9092, 1: 9093})
+
     def __init__(self) -> None:
         self.running: set[NodeId] = set()
         self.paused: set[NodeId] = set()
@@ -58,6 +64,9 @@ class Processes:
 
     def end_of(self, node: NodeId) -> str:
         return f"it ended with exit code 3: last line of {node}"
+
+    def last_lines(self, node: NodeId) -> str:
+        return f"last line of {node}"
 
     def home(self, node: NodeId) -> Path:
         return Path(f"/cluster/node-{node}")
@@ -98,6 +107,12 @@ class Engine:
 
     def view(self) -> ClusterView:
         return VIEW
+
+    def unfenced(self) -> frozenset[NodeId]:
+        return VIEW.unfenced
+
+    def run_until(self, condition: Callable[[], bool], within_ms: int) -> bool:
+        return condition()
 
     def quorum(self) -> dict[NodeId, QuorumView]:
         return {CONTROLLER: QuorumView("leader", "", 1, True, ())}
@@ -207,6 +222,11 @@ def test_a_recording_ends_at_its_last_mark_on_a_full_disk_and_the_cluster_goes_o
     supervisor.finish_recording()
     assert [line.partition("recording: ")[2] for line in lines] == [f"{NOT_RECORDED}: No space left on device"]
     assert recording.calls == []
+
+
+def test_a_broker_that_never_starts_is_named_with_its_last_lines(supervisor: KafkaSupervisor, engine: Engine) -> None:
+    with pytest.raises(NotReadyError, match="not ready within 180 s: broker-1; broker-1: last line of 1"):
+        supervisor.start(lambda: False)
 
 
 def test_a_command_that_fails_says_why(supervisor: KafkaSupervisor, engine: Engine) -> None:

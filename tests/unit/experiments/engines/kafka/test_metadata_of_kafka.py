@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from google_crc32c import extend
 
+from experiments.engines.kafka import segments
 from experiments.engines.kafka.metadata_log import MetadataLog, committed_end, quorum_state
 from experiments.engines.kafka.metadata_records import Reader, Translator, leader_of, voters_of
 from experiments.engines.kafka.segments import DiskBatch, DiskLog, batches_of, checkpoint, recovery_points, truncate
@@ -199,6 +200,7 @@ def test_metadata_are_known_from_the_disks_alone(tmp_path: Path) -> None:
     assert log.refresh()
     assert log.view().partitions[TopicPartition("t", 0)].isr == (1, 2)
     assert [trace.kind for _, trace in seen.events] == ["committed", "partition"]
+    assert (log.is_held_without(1000), log.is_held_without(1001)) == (False, True)
     (disk / "__cluster_metadata-0" / f"{0:020}.log").write_bytes(batch(0, 2, TOPIC))
     with pytest.raises(ProtocolInvariantError, match="a majority of the disks was replaced"):
         log.refresh()
@@ -234,6 +236,23 @@ def test_a_log_is_read_on_from_where_it_ended_and_from_its_start_when_it_was_cut
     ]
     file.write_bytes(first)
     assert (log.refresh(), log.end_offset) == (True, 1)
+
+
+def test_a_large_log_is_read_in_parts_and_kept_as_digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of one record takes 61 bytes and the record; of 70 bytes read at once the second batch is a part, and the
+    third one longer than they are.
+    """
+    monkeypatch.setattr(segments, "_READ_BYTES", 70)
+    values = (b"a", b"b", b"c" * 200, b"d")
+    data = b"".join(batch(offset, 1, value) for offset, value in enumerate(values))
+    (tmp_path / f"{0:020}.log").write_bytes(data)
+    whole, digests = DiskLog(tmp_path), DiskLog(tmp_path, digests=True)
+    assert (whole.refresh(), whole.refresh(), digests.refresh()) == (True, False, True)
+    assert [it.stored().payload for it in whole.batches] == list(values)
+    assert [it.end for it in whole.batches] == [it.end for it in digests.batches]
+    assert digests.batches[-1].end == len(data)
+    assert {len(it.payload) for it in digests.batches} == {16}
+    assert len({it.payload for it in digests.batches}) == len(values)
 
 
 @pytest.mark.parametrize(("offset", "lost", "left"), [(3, 0, [0, 1]), (2, 2, [0]), (1, 2, [0]), (0, 3, [])])

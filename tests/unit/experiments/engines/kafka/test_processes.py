@@ -183,10 +183,12 @@ def _formatted(addresses: Addresses) -> list[tuple[tuple[int, Addresses, dict[in
 
 def test_the_shipped_life_cycle_is_read_by_the_path_of_every_other() -> None:
     found = read_life_cycle()
-    line = command_line(
-        found.format, {"java": "/j", "folder": "/f", "classpath": "*"}, {"voters": [], "features": ["x"]}
-    )
-    assert (line[0], line[-1], line[-2]) == ("/j/java", "x", "/f/server.properties")
+    words = {"voters": [], "features": ["x"], "archive": ["-XX:SharedArchiveFile=/a"]}
+    for given in (found.format, found.start):
+        line = command_line(given, {"java": "/j", "folder": "/f", "classpath": "*"}, words)
+        assert (line[0], "/f/server.properties" in line[-2:], "{archive}" in line) == ("/j/java", True, False)
+        assert line.count("-XX:SharedArchiveFile=/a") == 1
+    assert command_line(found.format, {}, words)[-1] == "x"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from experiments.check.history import Ended, Invoked, Operation, RecordRange, Seen
+from experiments.check.history import Committed, Ended, Invoked, OffsetShown, Operation, RecordRange, Seen
 from experiments.hunt.soak import kafka_clients
 from experiments.hunt.soak.kafka_clients import ClientGaveUpError, KafkaWorkload, ends_of, runs_of
 from experiments.hunt.soak.workload import RECORDS_PER_SEND
@@ -81,9 +81,12 @@ class Library:
         self.next_read: dict[int, int] = {}
         self.error_cb: Any = None
         self.gives_up = False
+        self.on_commit: Any = None
+        self.commits: list[list[Any]] = []
 
     def client(self, settings: dict[str, Any]) -> Any:
         self.error_cb = settings.get("error_cb", self.error_cb)
+        self.on_commit = settings.get("on_commit", self.on_commit)
         reader = int(settings.get("group.id", "soak-9").removeprefix("soak-"))
         return SimpleNamespace(
             produce=self.produce,
@@ -92,6 +95,8 @@ class Library:
             close=lambda: None,
             assign=lambda places: self.assign(reader, places),
             consume=lambda count, timeout: self.consume(reader),
+            commit=lambda offsets, asynchronous: self.commits.append(offsets),
+            committed=lambda places, timeout: self.commits[-1],
         )
 
     def produce(self, topic: str, value: bytes, partition: int, on_delivery: Any) -> None:
@@ -122,7 +127,9 @@ def test_every_record_ends_and_what_is_read_is_written(monkeypatch: pytest.Monke
     module = SimpleNamespace(
         Producer=library.client,
         Consumer=library.client,
-        TopicPartition=lambda topic, partition, offset: SimpleNamespace(offset=offset),
+        TopicPartition=lambda *fields: SimpleNamespace(
+            **dict(zip(("topic", "partition", "offset"), fields, strict=True)), error=None
+        ),
     )
     monkeypatch.setattr(kafka_clients, "librdkafka", lambda asking: module)
     operations: list[Operation] = []
@@ -142,6 +149,17 @@ def test_every_record_ends_and_what_is_read_is_written(monkeypatch: pytest.Monke
     assert {item.high_watermark for item in operations if isinstance(item, Seen)} == {10, 20}
     assert workload.has_read_to({P0: 20})
     workload.rewind()
+    assert operations[-1] == OffsetShown("soak-0", P0, 10, 2_000)
+    library.on_commit(None, library.commits[0])
+    workload.tick()
+    library.on_commit("broken", library.commits[1])
+    assert counts.commits == 1
+    assert [(it.offset, it.result) for it in operations if isinstance(it, Committed)] == [
+        (10, "sent"),
+        (10, "acknowledged"),
+        (20, "sent"),
+        (20, "unknown"),
+    ]
     assert library.given_to[-1] == [0]
     library.gives_up = True
     with pytest.raises(ClientGaveUpError, match="fenced"):

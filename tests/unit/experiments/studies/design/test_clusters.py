@@ -133,7 +133,7 @@ def test_a_reassignment_is_a_placement_too(tmp_path: Path) -> None:
         ({"topics": [{"name": "x", "size": 7}]}, {}, "an unknown key"),
         ({"scatter_width": 4}, {}, "base.cluster.scatter_width: found 4; allowed: with placement copysets only"),
         ({}, {"engine": "ray", "duration": "1h"}, "sim with cluster: whole clusters are simulated"),
-        ({}, {"estimator": "splitting"}, "plain with cluster"),
+        ({}, {"estimator": "splitting"}, "plain or multifidelity with cluster"),
         ({}, {"reassignments": {"per_year": 1}}, "none with cluster: a move takes one partition"),
         ({}, {"sweep": {"cluster": ["none", CLUSTER]}}, "none in cell 0; allowed: a cluster in all cells, or in none"),
         ({"placement": "d.txt", "topics": [{"name": "ordres"}]}, {}, "topic 'ordres'. Did you mean 'orders'?"),

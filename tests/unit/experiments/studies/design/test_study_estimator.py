@@ -37,7 +37,7 @@ WEIBULL = Distribution(dist="weibull", mean_ms=130 * DAY_MS, shape=0.7)
         (RARE, "importance"),
         (FREQUENT, "multifidelity"),
         (_cell(FREQUENT, duration_ms=120 * DAY_MS), "plain"),
-        (_cell(FREQUENT, generation="v3"), "plain"),
+        (_cell(FREQUENT, generation="v3"), "multifidelity"),
         (_cell(RARE, broker_mttf=WEIBULL, broker_mttr=HOURS), "splitting"),
         (
             _cell(RARE, broker_mttr=HOURS, rolling_restart=RollingRestart(every_ms=DAY_MS, down_ms=60_000)),
@@ -155,7 +155,7 @@ def test_zone_bursts_are_too_rare_for_plain_trials_if_replicas_are_spread() -> N
     burst = Burst(per_year=1.0, fraction=1.0, same_rack=1.0)
     spread = _cell(ZONES, burst=(burst,), broker_mttf=Distribution(mean_ms=130 * DAY_MS), broker_mttr=HOURS)
     assert choose(spread).in_cycles
-    assert not choose(_cell(spread, placement="together", brokers=9)).is_weighted
+    assert not choose(_cell(spread, placement="together", brokers=9)).in_cycles
 
 
 def test_a_catch_up_counts_as_absence() -> None:

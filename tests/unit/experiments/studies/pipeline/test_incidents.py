@@ -199,7 +199,7 @@ def test_limits_of_the_mean_size_are_students() -> None:
         1.0,
         pytest.approx(4.0 + 4.3027 * 2 / math.sqrt(3), 1e-4),
     )
-    one = replace(sums, value=4.0, events=1, size_squares=16.0)
+    one = replace(sums, value=4.0, events=1, weight=1.0, weight_squares=1.0, size_squares=16.0)
     assert (mean_size(one, 100).ci_low, mean_size(one, 100).ci_high) == (1.0, 100.0)
 
 

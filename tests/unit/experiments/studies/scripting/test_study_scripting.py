@@ -219,6 +219,7 @@ def test_table_has_a_row_per_cell_and_columns_by_name() -> None:
         ("import experiments.studies", {"ray", "pyspark", "altair", "scipy", "pyarrow", "pydantic"}),
         ("from experiments.studies import Study, run, sweep", {"ray", "pyspark", "altair"}),
         ("import experiments.studies.estimation.estimates, experiments.studies.theory.validation", {"scipy.stats"}),
+        ("import protocol.kafka.wire", {"hypothesis"}),
     ],
 )
 def test_importing_is_light(statement: str, absent: set[str]) -> None:
