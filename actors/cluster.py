@@ -37,6 +37,7 @@ from actors.members import (
     create_when_name_is_free,
     creation_failure,
     disks_of,
+    poll_members,
     resume,
     take_snapshots,
 )
@@ -304,14 +305,13 @@ class ActorCluster:
     # -- commands and queries ------------------------------------------------------------------------------------------
 
     def poll(self, wait_s: float, only_news: bool = False) -> list[tuple[NodeId, PollReport]]:
-        """Polls all running nodes, with `only_news` those that have something to report since the last such poll, and
+        """Polls all running nodes, with `only_news` unless none has anything to report since the last such poll, and
         returns the reports that have arrived; waits at most `wait_s`, and not for a node that is still starting or
         whose process is stopped. A node that has exited, died or failed no longer counts as running. The report of one
         that could not be created, or has failed, has the failure.
         """
         running = {node: self._members[node] for node in self.running()}
-        for member in running.values():
-            member.ask(only_news)
+        poll_members(list(running.values()), only_news)
         known = [m.poll for node, m in running.items() if m.poll and m.answered and node not in self._stopped]
         if known:
             ray.wait(known, num_returns=len(known), timeout=wait_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,7 @@ from protocol.ids import DRIVER, NO_EPOCH, NodeId
 
 ACTOR_GONE = (RayActorError, ActorUnschedulableError)
 """The errors of a call to an actor that has ended, or whose Ray node is lost."""
-NEWS_WITHIN_S = 10.0
+NEWS_WITHIN_S = 60.0
 """How long a node waits for something to report before it is polled again."""
 _RETRY_S = 0.02
 _STORAGE_ERRORS = {StorageError.__name__, *(kind.__name__ for kind in StorageError.__subclasses__())}
@@ -72,13 +72,26 @@ class Member:
     skew_ms: int = 0
     queues: tuple[MessageQueue, MessageQueue] = field(default_factory=lambda: (MessageQueue(), MessageQueue()))
 
-    def ask(self, only_news: bool) -> None:
-        """Sends what is queued, and polls the node unless a poll is under way; with `only_news` not while `news` is."""
-        for control in (False, True):
-            self.queues[control].send_queued(self.actor, control)
-        if self.poll is None and not (only_news and self.news is not None and not ray.wait([self.news], timeout=0)[0]):
+    def may_have_news(self) -> bool:
+        """Whether the node may have something to report that `ask` has not asked for."""
+        return self.news is None or bool(ray.wait([self.news], timeout=0)[0])
+
+    def ask(self, with_news: bool) -> None:
+        """Polls the node unless a poll is under way; `with_news`: and has it say when it has news."""
+        if self.poll is None:
             self.poll = self.actor.poll.remote()
-            self.news = self.actor.await_news.remote(NEWS_WITHIN_S) if only_news else None
+            if with_news and self.may_have_news():
+                self.news = self.actor.await_news.remote(NEWS_WITHIN_S)
+
+
+def poll_members(members: Sequence[Member], only_news: bool) -> None:
+    """Sends what is queued for nodes that run, and polls them; with `only_news` all or, where none has news, none."""
+    for member in members:
+        for control in (False, True):
+            member.queues[control].send_queued(member.actor, control)
+    if not only_news or any(member.may_have_news() for member in members):
+        for member in members:
+            member.ask(with_news=only_news)
 
 
 def take_snapshots(members: Mapping[NodeId, Member]) -> list[tuple[NodeId, NodeSnapshot]]:

@@ -141,8 +141,8 @@ class Supervisor:
         self._record(lambda tap: tap.began(node))
 
     def poll(self, only_news: bool = True) -> None:
-        """Polls the nodes once, or those with news, and starts those that are to run. One of `RAY_FAILURES` where Ray
-        is lost.
+        """Polls the nodes once, unless `only_news` are wanted and there are none, and starts those that are to run. One
+        of `RAY_FAILURES` where Ray is lost.
         """
         self._poll_nodes(only_news)
         self._start_wanted()

@@ -1,11 +1,11 @@
-"""When the node of a cluster is polled: always, or only where it has news."""
+"""The calls by which a node of a cluster is polled, and by which it says that it has news."""
 
 from __future__ import annotations
 
 import pytest
 
 from actors import members
-from actors.members import Member
+from actors.members import Member, poll_members
 
 
 class Actor:
@@ -36,27 +36,49 @@ def actor(monkeypatch: pytest.MonkeyPatch) -> Actor:
     return actor
 
 
-def test_a_node_is_polled_again_for_news_once_it_has_some(actor: Actor) -> None:
+def test_a_node_may_have_news_until_it_is_asked_and_once_the_wait_for_news_has_ended(actor: Actor) -> None:
     member = Member(actor=actor)
-    member.ask(only_news=True)
+    assert member.may_have_news()
+    member.ask(with_news=True)
     assert actor.take() == ["poll", "await_news"]
-    member.ask(only_news=True)
-    assert actor.take() == [], "the poll is under way"
-    member.poll = None  # its report has been taken
-    member.ask(only_news=True)
-    assert actor.take() == [], "there are no news"
+    assert not member.may_have_news()
     actor.ended.add(str(member.news))
-    member.ask(only_news=True)
+    assert member.may_have_news()
+
+
+def test_a_poll_under_way_is_not_repeated_nor_a_wait_for_news(actor: Actor) -> None:
+    member = Member(actor=actor)
+    member.ask(with_news=True)
+    actor.take()
+    member.ask(with_news=True)
+    assert actor.take() == []
+    member.poll = None  # its report has been taken
+    member.ask(with_news=True)
+    assert actor.take() == ["poll"]
+    member.poll = None
+    actor.ended.add(str(member.news))
+    member.ask(with_news=True)
     assert actor.take() == ["poll", "await_news"]
 
 
-def test_a_node_without_news_is_polled_where_all_are(actor: Actor) -> None:
+def test_without_news_there_is_only_the_poll(actor: Actor) -> None:
     member = Member(actor=actor)
-    member.ask(only_news=True)
-    member.poll = None
-    actor.take()
-    member.ask(only_news=False)
+    member.ask(with_news=False)
     assert actor.take() == ["poll"]
-    member.poll = None
-    member.ask(only_news=False)
-    assert actor.take() == ["poll"]
+
+
+def test_all_nodes_are_polled_once_one_has_news(actor: Actor) -> None:
+    nodes = [Member(actor=actor), Member(actor=actor)]
+    poll_members(nodes, only_news=True)
+    assert actor.take() == ["poll", "await_news"] * 2
+    for node in nodes:
+        node.poll = None
+    poll_members(nodes, only_news=True)
+    assert actor.take() == []
+    poll_members(nodes, only_news=False)
+    assert actor.take() == ["poll"] * 2
+    for node in nodes:
+        node.poll = None
+    actor.ended.add(str(nodes[1].news))
+    poll_members(nodes, only_news=True)
+    assert actor.take() == ["poll", "poll", "await_news"]
