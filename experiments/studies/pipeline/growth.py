@@ -184,7 +184,12 @@ def reweighting_of(study: StudyPlan, rows: pa.Table) -> list[Reweighting | None]
     frame = rows.to_pandas().sort_values(["cell", "cause", "what", "trial", "events"], kind="stable")
     for (cell, cause), each in frame.groupby(["cell", "cause"], sort=True):
         of = each[each["what"] == CYCLE].groupby("events").agg({"expected": "min", "weight": "max"})
-        cycles = {int(row.Index): Cycle(float(row.expected), float(row.weight)) for row in of.itertuples()}
+        in_cycles = choose(study.cells[cell].parameters, study.functions is not None).in_cycles
+        weights = of["weight"].to_list() if in_cycles else [None] * len(of)
+        cycles = {
+            int(events): Cycle(*pair)
+            for events, *pair in zip(of.index.to_list(), of["expected"].to_list(), weights, strict=True)
+        }
         for what, target in ((LOSS, INCIDENTS), (UNWRITABLE, WRITABLE)):
             of = each[each["what"] == what]
             names = ("events", "expected", "value", "weight", "weight_squares")

@@ -148,3 +148,4 @@ def test_cells_of_splitting_are_not_reweighted() -> None:
     (loss,) = plain.harms["incidents"]["broker"].ratios(2.0)
     assert loss == pytest.approx(2.0 * math.exp(-(2.5 - 4.6 / 3)))
     assert np.array_equal(plain.harms["incidents"]["broker"].trial, [0])
+    assert {each.weight for each in plain.harms["incidents"]["broker"].cycles.values()} == {None}
