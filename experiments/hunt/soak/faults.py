@@ -25,6 +25,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
+from experiments.engines.port import ClusterView
 from experiments.engines.ray.engine import DamageKind, RayEngine
 from experiments.hunt.soak.cluster import SoakCluster
 from protocol.events.broker import StorageFailed
@@ -161,13 +162,16 @@ def kill_raylet(cluster: SoakCluster, rng: Random) -> str:
     home, cluster.homes[broker] = cluster.homes[broker], spare
     orphan = os.pidfd_open(cluster.pids[broker])
     try:
-        epoch = _epoch(cluster, broker)
+        epoch = cluster.wait_for(lambda: registered_epoch(engine.view(), broker), f"broker {broker} is registered")
         engine.cluster.isolate([broker])
         nodes.kill_raylet(home)
         cluster.wait(lambda: not cluster.engine.is_running(broker), f"Ray has lost broker {broker}")
         engine.move(broker, spare)
         cluster.start([broker])
-        cluster.wait(lambda: _epoch(cluster, broker) > epoch, f"the next incarnation of broker {broker} is registered")
+        cluster.wait(
+            lambda: (registered_epoch(engine.view(), broker) or epoch) > epoch,
+            f"the next incarnation of broker {broker} is registered",
+        )
         refused = _refusals(cluster, broker)
         engine.cluster.isolate([])
         cluster.wait(lambda: _refusals(cluster, broker) > refused, f"the orphan of broker {broker} is refused")
@@ -180,9 +184,11 @@ def kill_raylet(cluster: SoakCluster, rng: Random) -> str:
     return f"broker {broker}, whose orphan was refused {refused} times"
 
 
-def _epoch(cluster: SoakCluster, broker: BrokerId) -> int:
-    view = cluster.engine.view()
-    return -1 if view is None or broker not in view.brokers else view.brokers[broker].broker_epoch
+def registered_epoch(view: ClusterView | None, broker: BrokerId) -> int | None:
+    """The broker epoch of a broker's registration; None where no controller has answered, or does not know the broker.
+    None is no epoch: any registration would be higher, also that of an incarnation which still runs.
+    """
+    return view.brokers[broker].broker_epoch if view is not None and broker in view.brokers else None
 
 
 def _refusals(cluster: SoakCluster, sender: NodeId) -> int:

@@ -10,6 +10,7 @@ from experiments.engines.port import ClusterSpec, Loss
 from experiments.engines.ray.engine import PolledEngine
 from experiments.engines.sim.engine import SimEngine
 from experiments.hunt.soak.cluster import HEAL_WITHIN_MS, SoakCluster
+from experiments.hunt.soak.faults import registered_epoch
 from protocol.config import ClusterConfig
 from protocol.features import Generation
 
@@ -36,6 +37,22 @@ def test_a_cluster_whose_broker_has_restarted_is_whole_when_the_broker_is_regist
         assert (view.unfenced, cluster.is_whole()) == ({0, 1, 2}, False)
         cluster.wait(cluster.is_whole, "the cluster is whole")
         assert engine.now_ms() - killed_ms > SESSION_MS - 2_000
+
+
+def test_without_an_active_controller_a_broker_has_no_known_epoch() -> None:
+    """None, not an epoch below all others: the registration that is seen next may be that of the same incarnation."""
+    engine = SimEngine(ClusterSpec(3, 1, ClusterConfig.of(Generation.KIP_966, {})))
+    cluster = SoakCluster(cast("PolledEngine[object]", engine), None, {})
+    cluster.start(engine.spec.node_ids)
+    before = cluster.wait_for(lambda: registered_epoch(engine.view(), 0), "broker 0 is registered")
+    controller = cluster.controller()
+    engine.crash(controller, Loss())
+    assert registered_epoch(engine.view(), 0) is None
+    cluster.start([controller])
+    assert cluster.wait_for(lambda: registered_epoch(engine.view(), 0), "a controller is active") == before
+    engine.crash(0, Loss())
+    cluster.start([0])
+    cluster.wait(lambda: (registered_epoch(engine.view(), 0) or before) > before, "broker 0 is registered again")
 
 
 class Noting(SoakCluster):
