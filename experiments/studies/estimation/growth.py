@@ -18,7 +18,9 @@ most that of the harms seen if the control sees harm (`trials/multifidelity.py`)
 harm for heavier: so the next one has the largest weight of those seen, with the largest w(s) of any cycle. And a cycle
 may have more events of the cause than any that was seen. With rate l, mean absence d and n events at most in the cycles
 seen, cycles with n + 1 come at the rate l s (l s d)^n (each further one before the end of an absence); all of them
-beyond those of s = 1 count as harmful. With n = 0, all events of the cause do.
+beyond those of s = 1 count as harmful. With n = 0, all events of the cause do. A pause of seconds has a short d, but
+may come while others keep replicas absent for D: these begin L cycles a year, in which n + 1 events come at the rate L
+(l s D)^(n + 1), which is added.
 
 *Controls.* They see the failures of their trials, so w(s) applies to the corrected values x' of `controlled.py` as to
 x. With b the mean w(s) of the harms, b x' has the variance b^2 Var(x'), and b one of its own, by the harms after few
@@ -60,12 +62,20 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A cause of failure: events a year in the whole cluster, and how long one keeps a replica out of sync, in
-    years."""
+    """A cause of failure: events a year in the whole cluster, and how long one keeps a replica out of sync, in years.
+    `others_per_year`, `others_years`: the events of causes that do so for longer, and for how long at most."""
 
     name: str
     events_per_year: float
     absence_years: float
+    others_per_year: float = 0.0
+    others_years: float = 0.0
+
+    def unseen(self, events: int) -> float:
+        """Cycles a year with one event more."""
+        rate = self.events_per_year
+        within = self.others_per_year * (rate * self.others_years) ** (events + 1)
+        return rate * (rate * self.absence_years) ** events + within
 
 
 class Cycle(NamedTuple):
@@ -150,9 +160,7 @@ def upper_limit(
     else:
         high = zero_bound(effective_years(sums), alpha) * size * harms.largest(factor, 1.0)
     most = max(harms.cycles, default=0)
-    rate = cause.events_per_year
-    unseen = rate * (rate * cause.absence_years) ** most
-    return asked.factor * (high + (factor ** (most + 1) - 1.0) * unseen * size)
+    return asked.factor * (high + (factor ** (most + 1) - 1.0) * cause.unseen(most) * size)
 
 
 def growth(asked: Measured, sums: Sums, size: float, harms: Harms, cause: Cause, alpha: float) -> Growth | None:

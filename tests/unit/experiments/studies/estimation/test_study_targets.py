@@ -152,6 +152,14 @@ def test_growth_allows_for_more_events_in_a_cycle_than_any_that_was_seen() -> No
     assert found.factor == pytest.approx(-half + math.sqrt(half * half + 6.0), rel=0.03)
 
 
+def test_short_pauses_meet_long_absences_of_other_causes() -> None:
+    """36 pauses a year of 1e-6 years are two in a cycle 36 36e-6 times a year; of the 36 failures a year that keep a
+    replica absent for 1/2,000 of a year, 36 (36 / 2,000)^2 see two."""
+    cause = Cause("pause", 36.0, 1e-6, 36.0, 1.0 / 2_000.0)
+    assert cause.unseen(1) == pytest.approx(36.0 * 36e-6 + 36.0 * 0.018**2)
+    assert replace(cause, others_per_year=0.0).unseen(1) == pytest.approx(1.296e-3)
+
+
 def test_growth_of_a_cause_of_which_nothing_was_seen_counts_all_its_events() -> None:
     """Rate 0.001, nothing seen in 1,000 years: -ln(0.05) / 1,000 + 0.001 (s - 1) = 0.01 at s = 8.0."""
     found = growth(
