@@ -484,7 +484,7 @@ class ActorCluster:
         for node in nodes:
             self.remove_actor(node)
         for node in nodes:
-            await_gone(node_name(node), self.run, COMMAND_TIMEOUT_S)
+            await_gone(node_name(node), self.run, self._members[node].process, COMMAND_TIMEOUT_S)
 
     def abandon(self) -> None:
         """As `close`, where Ray's control store is gone: the nodes end themselves, as far as they can be reached."""

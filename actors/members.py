@@ -14,7 +14,7 @@ from ray.exceptions import ActorUnschedulableError, RayActorError
 from actors.kept_disks import KeptDisks
 from actors.nodes import NodeSnapshot, PollReport
 from actors.peers import Handle, arguments_of
-from actors.processes import ProcessId
+from actors.processes import ProcessId, runs_here
 from actors.storage import DiskLossKind
 from actors.transport import pack_frame
 from protocol.config import ConfigError
@@ -121,12 +121,17 @@ def create_when_name_is_free(create: Callable[[], Handle], within_s: float) -> H
         time.sleep(_RETRY_S)
 
 
-def await_gone(name: str, run: str, within_s: float) -> None:
-    """Waits until Ray knows that an actor has ended, at most this long."""
+def await_gone(name: str, run: str, process: ProcessId | None, within_s: float) -> None:
+    """Waits until Ray knows that an actor has ended, and its process on this machine writes no more, at most this long:
+    Ray forgets an actor that it kills before the process has ended."""
     deadline_s = time.monotonic() + within_s
-    while time.monotonic() < deadline_s:
-        try:
-            ray.get_actor(name, run)
-        except ValueError:
-            return
+    while time.monotonic() < deadline_s and (_is_known(name, run) or (process is not None and runs_here(process))):
         time.sleep(_RETRY_S)
+
+
+def _is_known(name: str, run: str) -> bool:
+    try:
+        ray.get_actor(name, run)
+    except ValueError:
+        return False
+    return True

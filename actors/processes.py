@@ -46,6 +46,11 @@ def start_ticks(pid: int) -> int | None:
     return None if fields[0] in "ZX" else int(fields[19])
 
 
+def runs_here(process: ProcessId) -> bool:
+    """Whether this process runs, and on this machine."""
+    return process.machine == machine_id() and start_ticks(process.pid) == process.ticks
+
+
 def signal_process(process: ProcessId, number: int) -> None:
     """Sends a signal to this process. ProcessLookupError where it has ended or is another machine's."""
     if process.machine != machine_id():

@@ -8,7 +8,7 @@ import pytest
 
 
 def some(values: Sequence[object], first: int) -> list[object]:
-    """All of them as parameters; `make test` takes the `first` ones, `make proof` the others."""
+    """All of them as parameters; the `first` ones, and the others with the marker `proof`."""
     return [*values[:first], *(pytest.param(value, marks=pytest.mark.proof) for value in values[first:])]
 
 

@@ -68,14 +68,15 @@ class RaySession(NamedTuple):
 
 @contextmanager
 def ray_session(address: str | None = None, cpus: int | None = None) -> Iterator[RaySession]:
-    """Connects this process to Ray for the block; what Ray prints meanwhile goes to standard error. `address`: the
-    cluster to join; `cpus`: the number of CPUs of a private one (default: this machine's).
+    """Connects this process to Ray for the block, unless it is connected; what Ray prints meanwhile goes to standard
+    error. `address`: the cluster to join; `cpus`: the number of CPUs of a private one (default: this machine's).
 
     InputError where the named cluster cannot be reached, RayStartError where the private one does not start. Call from
     the main thread.
     """
     if address is None and (connected := _connected()) is not None:
-        yield RaySession(connected, None)
+        with ray_output_to_stderr():
+            yield RaySession(connected, None)
         return
     named = address or os.environ.get("RAY_ADDRESS")
     with (

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from actors import members
 from actors.machines import UnreachableError, damage_remotely
 from actors.processes import ProcessId, machine_id, own_process, signal_process, start_ticks
 
@@ -68,3 +69,19 @@ def test_a_disk_of_this_machine_is_damaged_here_once_its_process_has_ended(
     child.kill()
     child.wait()
     assert damage_remotely(process, tmp_path, "torn", "seed", 0.0) == 0
+
+
+def test_an_actor_is_gone_when_its_process_has_ended_too(
+    child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray forgets the actor before its process has ended; the first pause of the wait ends that."""
+    process = identity(child)
+
+    def forgotten(name: str, run: str) -> None:
+        raise ValueError(name)
+
+    monkeypatch.setattr(members.ray, "get_actor", forgotten)
+    monkeypatch.setattr(members.time, "sleep", lambda _: child.communicate(b"\n"))
+    members.await_gone("broker-0", "run", process, 60.0)
+    assert child.returncode == 0
+    members.await_gone("broker-0", "run", replace(process, machine="another boot/pid:[1]"), 60.0)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 import pytest
 
@@ -13,6 +14,7 @@ from experiments.engines.ray.session import (
     ControlStoreLostError,
     ask_control_store,
     ray_output_to_stderr,
+    ray_session,
     require_control_store,
 )
 
@@ -61,11 +63,18 @@ def test_the_error_of_a_call_is_raised(store: str) -> None:
         ask_control_store(fail, store)
 
 
-def test_other_threads_print_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("block", [ray_output_to_stderr, ray_session], ids=["alone", "connected already"])
+def test_other_threads_print_to_standard_error(
+    block: Callable[[], AbstractContextManager[object]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session, "_connected", lambda: "127.0.0.1:1")
+
     def print_as_ray() -> None:
         print("(raylet) a node is lost")
 
-    with ray_output_to_stderr():
+    with block():
         print("record 1")
         thread = threading.Thread(target=print_as_ray)
         thread.start()
