@@ -22,7 +22,7 @@ import typer
 from rich.table import Column, Table
 
 from experiments.cli import cluster_access
-from experiments.cli.cluster_access import BootstrapServer, CommandConfig, OwnCluster, Principal, Target, target_of
+from experiments.cli.cluster_access import BootstrapServer, Target, on_cluster
 from experiments.cli.cluster_document import ClusterDocument, cluster_document, kafka_document
 from experiments.cli.kafka_cluster import ClusterFailed, EngineName, kafka_options, refuse_given, run_engine
 from experiments.cli.output import ExitCode, Json, fail, fail_if, flag, option, print_result, wide_console
@@ -261,15 +261,9 @@ def not_recorded(trace: str | None, log: str) -> str | None:
     return said[-1] if said else f"{NOT_RECORDED}: the supervisor ended before"
 
 
-def status(
-    bootstrap_server: BootstrapServer = None,
-    name: OwnCluster = None,
-    command_config: CommandConfig = None,
-    principal: Principal = None,
-    as_json: Json = False,
-) -> None:
+@on_cluster(server=BootstrapServer)
+def status(target: Target) -> None:
     """The nodes of a cluster: which run, which lead what, which vote, which are fenced; and the feature levels."""
-    target = target_of(bootstrap_server, name, as_json, command_config, principal)
     state = _own_state(target)
     known = {} if state is None else _known(state)
     if state is not None and not state.is_running:

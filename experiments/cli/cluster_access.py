@@ -6,15 +6,17 @@ standard output reports it, too.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NamedTuple, NoReturn
+from typing import Annotated, NamedTuple, NoReturn, cast, get_type_hints
 
 import typer
 
-from experiments.cli.output import fail, fail_if, option
+from experiments.cli.help import Function
+from experiments.cli.output import Json, fail, fail_if, option
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.engines.clusters.node_commands import Ask
 from experiments.support.errors import InputError
@@ -43,6 +45,7 @@ CommandConfig = Annotated[Path | None, option("FILE", _CONFIG_HELP)]
 ProducerConfig = Annotated[Path | None, option("FILE", _CONFIG_HELP, "--command-config", "--producer.config")]
 ConsumerConfig = Annotated[Path | None, option("FILE", _CONFIG_HELP, "--command-config", "--consumer.config")]
 Principal = Annotated[str | None, option("User:NAME", "The principal of the requests; goes before the file's.")]
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,21 +81,49 @@ def keep_options(
     context.obj = _Given(bootstrap_server, name, command_config, principal)
 
 
+def on_cluster(server: object = Bootstrap, config: object = CommandConfig) -> Callable[[Function], Function]:
+    """Has a command take the options that select a cluster and the principal of its requests, and `--json`, behind its
+    own; its first parameter, `target`, is what they select. An option that is not given takes its value from before the
+    subcommand. `server`, `config`: the types of `--bootstrap-server` and `--command-config`.
+    """
+    options = dict(zip(_Given._fields, (server, OwnCluster, config, Principal), strict=True))
+
+    def of(command: Function) -> Function:
+        def run(**given: object) -> object:
+            context, as_json = cast(typer.Context, given.pop("context")), cast(bool, given.pop("as_json"))
+            found = _Given._make(given.pop(name) for name in _Given._fields)
+            if isinstance(context.obj, _Given):
+                found = found._replace(**{n: v for n, v in context.obj._asdict().items() if getattr(found, n) is None})
+            return command(_selected(found, as_json), **given)
+
+        types = get_type_hints(command, include_extras=True)
+        _, *own = inspect.signature(command).parameters.values()
+        parameters = [
+            inspect.Parameter("context", _KEYWORD, annotation=typer.Context),
+            *(one.replace(kind=_KEYWORD, annotation=types[one.name]) for one in own),
+            *(inspect.Parameter(name, _KEYWORD, default=None, annotation=type_) for name, type_ in options.items()),
+            inspect.Parameter("as_json", _KEYWORD, default=False, annotation=Json),
+        ]
+        run.__name__, run.__doc__ = command.__name__, command.__doc__
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return run
+
+    return of
+
+
 def target_of(
     bootstrap_server: str | None,
     name: str | None,
     as_json: bool,
     command_config: Path | None = None,
     principal: str | None = None,
-    context: typer.Context | None = None,
 ) -> Target:
-    """The target that the options of a command select. With `context`, that of a subcommand, an option that is not
-    given takes its value from before the subcommand. InputError for contradicting options or a wrong principal.
-    """
-    given = _Given(bootstrap_server, name, command_config, principal)
-    if context is not None and isinstance(context.obj, _Given):
-        missing = [name for name, value in given._asdict().items() if value is None]
-        given = given._replace(**{name: getattr(context.obj, name) for name in missing})
+    """The target that the options of a command select. InputError for contradicting options or a wrong principal."""
+    return _selected(_Given(bootstrap_server, name, command_config, principal), as_json)
+
+
+def _selected(given: _Given, as_json: bool) -> Target:
     if given.bootstrap_server is not None and given.name is not None:
         raise InputError("--name", "", "--name with --bootstrap-server", "one of the two")
     principal, place = given.principal, ("--principal", "")

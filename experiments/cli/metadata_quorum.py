@@ -19,17 +19,9 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.cluster_access import (
-    Bootstrap,
-    CommandConfig,
-    OwnCluster,
-    Principal,
-    administering,
-    keep_options,
-    target_of,
-)
+from experiments.cli.cluster_access import Target, administering, keep_options, on_cluster
 from experiments.cli.help import App
-from experiments.cli.output import Json, flag, option, print_json, print_result
+from experiments.cli.output import flag, option, print_json, print_result
 from experiments.cli.parse import directory_id, listener, one_of, only_with, whole_numbers
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.support.errors import MissingInput
@@ -65,19 +57,14 @@ app = App("The controller quorum of a running cluster.", callback=keep_options)
 
 
 @app.register("describe", "isray metadata-quorum describe --status")
+@on_cluster()
 def describe(
-    context: typer.Context,
+    target: Target,
     status: Annotated[bool, flag("--status", "Leader, epoch, high watermark, members.")] = False,
     replication: Annotated[bool, flag("--replication", "The log end and lag of each replica.")] = False,
     human_readable: Annotated[bool, flag("--human-readable", "Print times as how long ago.")] = False,
-    bootstrap_server: Bootstrap = None,
-    name: OwnCluster = None,
-    command_config: CommandConfig = None,
-    principal: Principal = None,
-    as_json: Json = False,
 ) -> None:
     """The replicas of the metadata log, as their leader knows them."""
-    target = target_of(bootstrap_server, name, as_json, command_config, principal, context)
     what = one_of({"--status": status, "--replication": replication})
     only_with("--replication", what, {"--human-readable": human_readable})
     with administering(target, FAILING) as admin:
@@ -91,20 +78,15 @@ def describe(
 
 
 @app.register("add-controller", "isray metadata-quorum add-controller --controller-id 1002")
+@on_cluster()
 def add_controller(
-    context: typer.Context,
+    target: Target,
     controller_id: AddedId = None,
     disk: Directory = None,
     endpoint: Annotated[list[str] | None, option("NAME://HOST:PORT", "Where it listens; may be repeated.")] = None,
     dry_run: DryRun = False,
-    bootstrap_server: Bootstrap = None,
-    name: OwnCluster = None,
-    command_config: CommandConfig = None,
-    principal: Principal = None,
-    as_json: Json = False,
 ) -> None:
     """Make an observer a voter."""
-    target = target_of(bootstrap_server, name, as_json, command_config, principal, context)
     endpoints = [listener("--endpoint", text) for text in endpoint or ()]
     if controller_id is None:
         controller_id = _described_id(target.config)
@@ -120,20 +102,15 @@ def add_controller(
 
 
 @app.register("remove-controller", "isray metadata-quorum remove-controller --controller-id 1002")
+@on_cluster()
 def remove_controller(
-    context: typer.Context,
+    target: Target,
     controller_id: Id,
     disk: Directory = None,
     unregister: Unregister = False,
     dry_run: DryRun = False,
-    bootstrap_server: Bootstrap = None,
-    name: OwnCluster = None,
-    command_config: CommandConfig = None,
-    principal: Principal = None,
-    as_json: Json = False,
 ) -> None:
     """Make a voter an observer."""
-    target = target_of(bootstrap_server, name, as_json, command_config, principal, context)
     given = _given(disk)
     with administering(target, FAILING) as admin:
         uuid = given or _voter(admin, controller_id)

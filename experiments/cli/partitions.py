@@ -22,14 +22,14 @@ import typer
 from pydantic import Field
 
 from experiments.cli.cluster_access import (
-    Bootstrap,
     BootstrapServer,
-    CommandConfig,
     OwnCluster,
     Principal,
+    Target,
     administering,
     exit_if_failed,
     numbers,
+    on_cluster,
     target_of,
 )
 from experiments.cli.output import Json, fail, flag, option, print_json, print_result
@@ -165,7 +165,9 @@ class _Topics(JsonShape):
     topics: Annotated[list[_Topic], Field(min_length=1)]
 
 
+@on_cluster()
 def reassign_partitions(
+    target: Target,
     execute: Annotated[bool, flag("--execute", "Start the reassignment of the file.")] = False,
     verify: Annotated[bool, flag("--verify", "Print how far the reassignment of the file is.")] = False,
     cancel: Annotated[bool, flag("--cancel", "Cancel the reassignments of the file.")] = False,
@@ -179,14 +181,8 @@ def reassign_partitions(
         bool, flag("--disallow-replication-factor-change", "With --execute: refuse another number of replicas.")
     ] = False,
     disable_rack_aware: Annotated[bool, flag("--disable-rack-aware", "With --generate: ignore racks.")] = False,
-    bootstrap_server: Bootstrap = None,
-    name: OwnCluster = None,
-    command_config: CommandConfig = None,
-    principal: Principal = None,
-    as_json: Json = False,
 ) -> None:
     """Move partitions to other brokers: start, verify, cancel, list; or propose where to."""
-    target = target_of(bootstrap_server, name, as_json, command_config, principal)
     action = one_of(
         {"--execute": execute, "--verify": verify, "--cancel": cancel, "--list": list_, "--generate": generate}
     )

@@ -38,16 +38,14 @@ import typer
 from experiments.cli.cluster_access import (
     BootstrapServer,
     ConsumerConfig,
-    OwnCluster,
-    Principal,
     ProducerConfig,
     Target,
     administering,
+    on_cluster,
     require,
-    target_of,
 )
 from experiments.cli.game_day import running_partitions
-from experiments.cli.output import Json, fail, fail_if, option, print_json, print_result
+from experiments.cli.output import fail, fail_if, option, print_json, print_result
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.explorer.values import message_fields
 from experiments.support.durations import parse_duration_ms
@@ -86,7 +84,9 @@ class Acks(StrEnum):
         return -1 if self is Acks.ALL else int(self.value)
 
 
+@on_cluster(server=BootstrapServer, config=ProducerConfig)
 def produce(
+    target: Target,
     topic: Annotated[str, option("TOPIC", "The topic to write to.")],
     num_records: Annotated[int | None, option("N", "How many records; 1 if not given.", min=1, max=MAX_RECORDS)] = None,
     record_size: Annotated[
@@ -96,14 +96,8 @@ def produce(
     acks: Annotated[Acks, option(None, "The copies to wait for.")] = Acks.ALL,
     throughput: Throughput = -1,
     duration: Length = None,
-    bootstrap_server: BootstrapServer = None,
-    name: OwnCluster = None,
-    command_config: ProducerConfig = None,
-    principal: Principal = None,
-    as_json: Json = False,
 ) -> None:
     """Write records to a topic of a running cluster, and wait until they are acknowledged."""
-    target = target_of(bootstrap_server, name, as_json, command_config, principal)
     records = SendRecords(
         command_id=0,
         topic=topic,
@@ -192,7 +186,9 @@ LINGER_MS = 100
 _IDLE_S = 1.0
 
 
+@on_cluster(server=BootstrapServer, config=ProducerConfig)
 def console_producer(
+    target: Target,
     topic: Annotated[str, option("TOPIC", "The topic to write to.")],
     partition: Partition = None,
     acks: Annotated[Acks, option(None, "The copies to wait for.", "--request-required-acks", "--acks")] = Acks.ALL,
@@ -202,14 +198,8 @@ def console_producer(
     batch_size: Annotated[
         int, option("BYTES", "From which size on a batch is full.", min=1, max=INT_MAX)
     ] = BATCH_BYTES,
-    bootstrap_server: BootstrapServer = None,
-    name: OwnCluster = None,
-    command_config: ProducerConfig = None,
-    principal: Principal = None,
-    as_json: Json = False,
 ) -> None:
     """Write the lines of standard input to a topic of a running cluster."""
-    target = target_of(bootstrap_server, name, as_json, command_config, principal)
     counts = Counter({"acknowledged": 0, "failed": 0, "unknown": 0})
     with administering(target, PRODUCING) as admin:
         partitions = cycle(partitions_of(admin, topic, partition))
@@ -316,7 +306,9 @@ LEADERLESS = ErrorCode.LEADER_NOT_AVAILABLE
 _NAMED = {"earliest": EARLIEST, "latest": LATEST}
 
 
+@on_cluster(server=BootstrapServer, config=ConsumerConfig)
 def console_consumer(
+    target: Target,
     topic: Annotated[str, option("TOPIC", "The topic to read.")],
     partition: Annotated[
         int | None, option("N", "The partition. Default: all of the topic.", min=0, max=INT_MAX)
@@ -333,14 +325,8 @@ def console_consumer(
         list[str] | None,
         option("NAME=true", f"{', '.join(PROPERTIES)}; may be repeated.", "--property", "--formatter-property"),
     ] = None,
-    bootstrap_server: BootstrapServer = None,
-    name: OwnCluster = None,
-    command_config: ConsumerConfig = None,
-    principal: Principal = None,
-    as_json: Json = False,
 ) -> None:
     """Print the records of a topic of a running cluster."""
-    target = target_of(bootstrap_server, name, as_json, command_config, principal)
     first = _first(offset, partition, from_beginning)
     titles = [title for text in shown or () if (title := _title(text))]
     if target.as_json and max_messages is None and timeout_ms is None:

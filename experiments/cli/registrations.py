@@ -14,17 +14,7 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.cluster_access import (
-    Bootstrap,
-    CommandConfig,
-    OwnCluster,
-    Principal,
-    Target,
-    administering,
-    keep_options,
-    numbers,
-    target_of,
-)
+from experiments.cli.cluster_access import Target, administering, keep_options, numbers, on_cluster
 from experiments.cli.help import App
 from experiments.cli.output import Json, fail, option, print_result
 from experiments.engines.admin_client import AdminClient
@@ -38,48 +28,31 @@ app = App("The id of a running cluster, and the registrations of its nodes.", ca
 
 
 @app.register("cluster-id", "isray cluster cluster-id")
-def cluster_id(
-    context: typer.Context,
-    bootstrap_server: Bootstrap = None,
-    name: OwnCluster = None,
-    command_config: CommandConfig = None,
-    principal: Principal = None,
-    as_json: Json = False,
-) -> None:
+@on_cluster()
+def cluster_id(target: Target) -> None:
     """The id of the cluster."""
-    target = target_of(bootstrap_server, name, as_json, command_config, principal, context)
     with administering(target, FAILING) as admin:
         found = admin.describe_quorum().cluster_id
     print_result(target.as_json, {"cluster_id": found}, typer.echo, f"Cluster ID: {found}")
 
 
 @app.register("unregister", "isray cluster unregister --id 2")
+@on_cluster()
 def unregister(
-    context: typer.Context,
+    target: Target,
     broker_id: Id,
-    bootstrap_server: Bootstrap = None,
-    name: OwnCluster = None,
-    command_config: CommandConfig = None,
-    principal: Principal = None,
-    as_json: Json = False,
 ) -> None:
     """Remove the registration of a broker that will not return."""
-    target = target_of(bootstrap_server, name, as_json, command_config, principal, context)
     _unregister(target, AdminClient.unregister_broker, "broker", broker_id)
 
 
 @app.register("unregister-controller", "isray cluster unregister-controller --id 1002")
+@on_cluster()
 def unregister_controller(
-    context: typer.Context,
+    target: Target,
     controller_id: Id,
-    bootstrap_server: Bootstrap = None,
-    name: OwnCluster = None,
-    command_config: CommandConfig = None,
-    principal: Principal = None,
-    as_json: Json = False,
 ) -> None:
     """Remove the registration of a controller that will not return; one that runs registers again."""
-    target = target_of(bootstrap_server, name, as_json, command_config, principal, context)
     _unregister(target, AdminClient.unregister_controller, "controller", controller_id)
 
 

@@ -14,17 +14,7 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.cluster_access import (
-    Bootstrap,
-    CommandConfig,
-    OwnCluster,
-    Principal,
-    Target,
-    administering,
-    keep_options,
-    require,
-    target_of,
-)
+from experiments.cli.cluster_access import Target, administering, keep_options, on_cluster, require
 from experiments.cli.feature_levels import levels_of_release, named_levels
 from experiments.cli.help import App
 from experiments.cli.kafka_tools import kafka_tools
@@ -60,7 +50,9 @@ Entity = tuple[ConfigResourceType, str | None]
 """A topic or the default of all brokers (the name is empty); the name None stands for all topics."""
 
 
+@on_cluster()
 def configs(
+    target: Target,
     describe: Annotated[bool, flag("--describe", "Show the configs of entities.")] = False,
     alter: Annotated[bool, flag("--alter", "Set and delete configs of an entity.")] = False,
     all_: Annotated[bool, flag("--all", "With --describe: defaults, too.")] = False,
@@ -74,14 +66,8 @@ def configs(
     add_config: Annotated[str | None, option("k=v,k2=v2", "Configs to set; 'k=[a,b]' for a value with commas.")] = None,
     add_config_file: Annotated[Path | None, option("FILE", "Properties to set.")] = None,
     delete_config: Annotated[str | None, option("k,k2", "Configs to delete.")] = None,
-    bootstrap_server: Bootstrap = None,
-    name: OwnCluster = None,
-    command_config: CommandConfig = None,
-    principal: Principal = None,
-    as_json: Json = False,
 ) -> None:
     """Describe and alter configs of topics, and the cluster-wide ones."""
-    target = target_of(bootstrap_server, name, as_json, command_config, principal)
     action = one_of({"--describe": describe, "--alter": alter})
     only_with("--describe", action, {"--all": all_})
     changing = {"--add-config": add_config, "--add-config-file": add_config_file, "--delete-config": delete_config}
@@ -205,16 +191,9 @@ app = App("Feature levels of a running cluster.", callback=keep_options)
 
 
 @app.register("describe", "isray features describe")
-def describe(
-    context: typer.Context,
-    bootstrap_server: Bootstrap = None,
-    name: OwnCluster = None,
-    command_config: CommandConfig = None,
-    principal: Principal = None,
-    as_json: Json = False,
-) -> None:
+@on_cluster()
+def describe(target: Target) -> None:
     """The finalized levels, and those that the cluster supports."""
-    target = target_of(bootstrap_server, name, as_json, command_config, principal, context)
     with administering(target, FEATURES_FAILING) as admin:
         found = sorted(admin.describe_features(), key=lambda feature: feature.name)
     lines = [
@@ -226,54 +205,39 @@ def describe(
 
 
 @app.register("upgrade", "isray features upgrade --feature unclean.recovery.enabled=1")
+@on_cluster()
 def upgrade(
-    context: typer.Context,
+    target: Target,
     feature: Levels = None,
     release_version: KafkaVersion = None,
     dry_run: DryRun = False,
-    bootstrap_server: Bootstrap = None,
-    name: OwnCluster = None,
-    command_config: CommandConfig = None,
-    principal: Principal = None,
-    as_json: Json = False,
 ) -> None:
     """Raise feature levels."""
-    target = target_of(bootstrap_server, name, as_json, command_config, principal, context)
     _update("upgrade", target, _levels(feature, release_version, 1), UpgradeType.UPGRADE, dry_run)
 
 
 @app.register("downgrade", "isray features downgrade --feature metadata.version=1 --dry-run")
+@on_cluster()
 def downgrade(
-    context: typer.Context,
+    target: Target,
     feature: Levels = None,
     release_version: KafkaVersion = None,
     unsafe: Unsafe = False,
     dry_run: DryRun = False,
-    bootstrap_server: Bootstrap = None,
-    name: OwnCluster = None,
-    command_config: CommandConfig = None,
-    principal: Principal = None,
-    as_json: Json = False,
 ) -> None:
     """Lower feature levels."""
-    target = target_of(bootstrap_server, name, as_json, command_config, principal, context)
     _update("downgrade", target, _levels(feature, release_version, 0), LOWERING[unsafe], dry_run)
 
 
 @app.register("disable", "isray features disable --feature unclean.recovery.enabled")
+@on_cluster()
 def disable(
-    context: typer.Context,
+    target: Target,
     feature: Annotated[list[str] | None, option("NAME", "A feature; may be repeated.")] = None,
     unsafe: Unsafe = False,
     dry_run: DryRun = False,
-    bootstrap_server: Bootstrap = None,
-    name: OwnCluster = None,
-    command_config: CommandConfig = None,
-    principal: Principal = None,
-    as_json: Json = False,
 ) -> None:
     """Lower features to level 0."""
-    target = target_of(bootstrap_server, name, as_json, command_config, principal, context)
     _update("disable", target, named_levels(f"{item}=0" for item in feature or ()), LOWERING[unsafe], dry_run)
 
 

@@ -17,16 +17,14 @@ import typer
 
 from experiments.cli.cluster_access import (
     BootstrapServer,
-    CommandConfig,
-    OwnCluster,
-    Principal,
+    Target,
     administering,
     exit_if_failed,
     numbers,
+    on_cluster,
     require,
-    target_of,
 )
-from experiments.cli.output import Json, flag, option, print_json, print_result
+from experiments.cli.output import flag, option, print_json, print_result
 from experiments.cli.parse import name_values, one_of, only_with
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.explorer.values import message_fields
@@ -81,7 +79,9 @@ class Options:
     as_json: bool
 
 
+@on_cluster(server=BootstrapServer)
 def topics(
+    target: Target,
     create: Annotated[bool, flag("--create", "Create a topic.")] = False,
     list_: Annotated[bool, flag("--list", "List the names of topics.")] = False,
     describe: Annotated[bool, flag("--describe", "Describe topics and their partitions.")] = False,
@@ -104,14 +104,8 @@ def topics(
     at_min_isr: AtMinIsr = False,
     with_overrides: Annotated[bool, flag("--topics-with-overrides", "Only topics with configs of their own.")] = False,
     partition_size_limit_per_response: PageSize = MAX_PARTITIONS_PER_RESPONSE,
-    bootstrap_server: BootstrapServer = None,
-    name: OwnCluster = None,
-    command_config: CommandConfig = None,
-    principal: Principal = None,
-    as_json: Json = False,
 ) -> None:
     """Create, list, describe, delete and alter topics."""
-    target = target_of(bootstrap_server, name, as_json, command_config, principal)
     reports = {
         "--under-replicated-partitions": under_replicated,
         "--unavailable-partitions": unavailable,

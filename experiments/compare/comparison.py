@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
-from experiments.compare.course import Course, Stage, relaxed
+from experiments.compare.course import NOT_RUN, Course, Stage, relaxed
 from experiments.compare.worlds import KAFKA, SIM, World, course_in
 from experiments.conformance.departures import DEPARTURES, Departure, explanation
 from experiments.conformance.shapes import Difference
@@ -112,13 +112,28 @@ def compared(scenario: Scenario, worlds: Sequence[World], run: Runs = course_in)
 
 
 def _departures(scenario: Scenario, world: World, course: Course, run: Runs) -> tuple[Departure, ...]:
-    """The smallest set of departures under which the simulator has this course; empty if there is none."""
+    """The smallest set of departures under which the simulator has this course; empty if there is none. Rules that the
+    release does not have are left out, and rules of which none changes the simulator's course alone are not tried
+    together.
+    """
+    sim = World(SIM, world.release)
+    plain = run(scenario, sim, None, ())
+    if any(stage.verdict == NOT_RUN for stage in course.stages):
+        return ()
+    impossible = {it.name for it in DEPARTURES if not _may_hold(it, world.release)}
 
     @cache
-    def left(rules: frozenset[str]) -> tuple[Difference, ...]:
-        return tuple(differences(run(scenario, World(SIM, world.release), None, sorted(rules)), course))
+    def under(rules: frozenset[str]) -> Course:
+        if len(rules) > 1 and all(under(frozenset({rule})) == plain for rule in rules):
+            return plain
+        return run(scenario, sim, None, sorted(rules)) if rules else plain
 
-    return explanation(left, MOST_AT_ONCE)
+    return explanation(lambda rules: differences(under(rules - impossible), course), MOST_AT_ONCE)
+
+
+def _may_hold(departure: Departure, release: str) -> bool:
+    """Whether a release has a rule, or it is not known which ones have it."""
+    return not (release and departure.rule.first) or departure.rule.holds_in(kafka_release(release))
 
 
 def _changes(scenario: Scenario, first: str, second: str, run: Runs) -> Iterator[ReleaseChange]:

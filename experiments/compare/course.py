@@ -5,12 +5,13 @@ ISR, a log is copied. Worlds agree about the effects and not about their times, 
 *settled*: in virtual time after it has stayed the same for `QUIET_MS`, which is longer than every timer that acts on
 its own (`PACE`). A world in wall time follows the course of the simulator: its state is read as soon as it is the
 simulator's and stays so for `STEADY_MS`; only one that does not become the same is waited for as long as the simulator
-was. Steps that are followed by `await` or `expect` are not waited for: these may be about a state that passes.
+was. A state that goes on changing is compared as that (`UNSETTLED`). Steps that are followed by `await` or `expect` are
+not waited for: these may be about a state that passes.
 
 What is read of a partition: the controller's state of it, how often leader and partition epoch have risen since the
 state that was read before (their numbers count what happened in a world, and worlds may begin with different ones), the
-records of every log that a running, listening broker has, by the numbers of the commands that produced them, and the
-leader's high watermark. A broker that is paused is not asked.
+records of every log that a running, listening broker has, by the numbers of the commands that produced them, and in
+virtual time the leader's high watermark. A broker that is paused is not asked.
 """
 
 from __future__ import annotations
@@ -47,13 +48,16 @@ PACE: Mapping[str, int] = {
 """Configs of every world, where the scenario does not set them: Kafka's rules at a pace that wall time can bear."""
 QUIET_MS = 16_000
 """Longer than a session, and than the 1.5 `replica.lag.time.max.ms` after which a leader removes a follower."""
-STEADY_MS = 1_500
+STEADY_MS = 500
 LONGEST_MS = 120_000
-"""How long a state may go on changing before it is read as it is."""
+"""How long a state may go on changing in virtual time until it counts as one that does not settle."""
+LONGEST_IN_WALL_TIME_MS = 2 * QUIET_MS
 SET_UP = -1
+NOT_RUN = "not run, as the set-up failed"
 EPOCHS = ("leader_epoch", "partition_epoch")
 State = dict[str, dict[str, object]]
 """By subject (`t-0`, `brokers`, `cluster`), the fields of its state by name."""
+UNSETTLED: State = {"cluster": {"controller": "the state goes on changing"}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +82,10 @@ class Course:
 
 def run_course(scenario: Scenario, engine: Engine, name: str, pace: Course | None = None) -> Course:
     """Runs all steps of a scenario on a new engine, whatever they expect. `pace` is the course of the simulator that a
-    world in wall time follows; None for the simulator itself.
+    world in wall time follows; None for the simulator itself. Where only the set-up of a world in wall time fails, no
+    step is run.
     """
-    reader, stages = _Reader(Runner(scenario, engine, keeps_going=True)), []
+    reader, stages = _Reader(Runner(scenario, engine, keeps_going=True), pace is None), []
     following = [*scenario.steps[1:], None]
     verdict = "ok"
     try:
@@ -89,6 +94,9 @@ def run_course(scenario: Scenario, engine: Engine, name: str, pace: Course | Non
         verdict = _failure("set-up", error)
     text = "start the cluster and create the topics"
     stages.append(Stage(SET_UP, "set-up", text, verdict, reader.settled(_paced(pace, 0))))
+    if pace is not None and verdict != pace.stages[0].verdict:
+        steps = enumerate(scenario.steps)
+        return Course(name, False, (*stages, *(Stage(index, it.kind, it.text, NOT_RUN) for index, it in steps)))
     for index, (step, after) in enumerate(zip(scenario.steps, following, strict=True)):
         paced = _paced(pace, index + 1)
         is_passing = after is not None and isinstance(after.fields, Expectation)
@@ -111,8 +119,11 @@ class _Reader:
     """Reads the states of one run. `before` are the epochs of the partitions when they were read last."""
 
     runner: Runner
+    is_virtual: bool
     before: dict[TopicPartition, PartitionState] = field(default_factory=dict)
     paused: set[NodeId] = field(default_factory=set)
+    former: dict[NodeId, int | None] = field(default_factory=dict)
+    """The broker epochs that the brokers had before they were started."""
 
     def carry_out(self, step: Step, paced: Stage | None) -> str:
         """The verdict on a step. One that does not hold in the simulator is not waited for longer than a state is."""
@@ -120,6 +131,8 @@ class _Reader:
         if isinstance(fields, model.AwaitStep) and paced is not None and paced.verdict != "holds":
             within = min(fields.within, QUIET_MS)
             step = step.model_copy(update={"fields": fields.model_copy(update={"within": within})})
+        if step.kind == "start" and isinstance(fields, model.NodeStep) and isinstance(fields.broker, int):
+            self.former[fields.broker] = self.runner.clients.broker_epoch(fields.broker)
         try:
             self.runner.carry_out(step)
         except (StepFailedError, NoOutcomeError) as error:
@@ -137,28 +150,32 @@ class _Reader:
         """The state when it has settled; it is the one before for what is read next."""
         engine = self.runner.engine
         if paced is None or paced.state is None:
-            self._until_unchanged(QUIET_MS)
+            found = self._unchanged(QUIET_MS, LONGEST_MS)
+        elif paced.state == UNSETTLED:
+            found = self._unchanged(QUIET_MS, LONGEST_IN_WALL_TIME_MS)
         else:
             decided, wanted = _decided(paced.state), relaxed(paced.state)
             engine.run_until(
                 lambda: _decided(self._metadata(engine.published())) == decided and relaxed(self.state()) == wanted,
                 QUIET_MS,
             )
-            self._until_unchanged(STEADY_MS)
-        found, view = self.state(), engine.published()
+            found = self._unchanged(STEADY_MS, LONGEST_IN_WALL_TIME_MS)
+        view = engine.published()
         if view is not None:
             self.before = dict(view.partitions)
         return found
 
-    def _until_unchanged(self, duration_ms: int) -> None:
+    def _unchanged(self, duration_ms: int, longest_ms: int) -> State:
+        """The state that stays the same for so long; `UNSETTLED` where there is none after `longest_ms`."""
         engine, found = self.runner.engine, self.state()
-        deadline_ms = engine.now_ms() + LONGEST_MS
+        deadline_ms = engine.now_ms() + longest_ms
         while engine.now_ms() < deadline_ms:
             engine.run_for(duration_ms)
             later = self.state()
             if later == found:
-                return
+                return found
             found = later
+        return UNSETTLED
 
     def state(self) -> State:
         """The present state."""
@@ -182,11 +199,16 @@ class _Reader:
 
     def _data(self, partition: TopicPartition, state: PartitionState) -> dict[str, object]:
         engine = self.runner.engine
-        listening = [broker for broker in state.replicas if engine.is_running(broker) and broker not in self.paused]
-        views = {broker: engine.replica(broker, partition) for broker in listening}
-        logs = {broker: self._log(broker, partition) for broker, view in views.items() if view is not None}
-        leader = views.get(state.leader)
+        listening = [broker for broker in state.replicas if engine.is_running(broker) and self._listens(broker)]
+        logs = {broker: self._log(broker, partition) for broker in listening if engine.holds(broker, partition)}
+        leads = self.is_virtual and state.leader in logs
+        leader = engine.replica(state.leader, partition) if leads else None
         return {"logs": logs, "high_watermark": leader.high_watermark if leader is not None and leader.leads else None}
+
+    def _listens(self, broker: NodeId) -> bool:
+        """Whether a broker is not paused, and registered since its last start: before that it opens no log."""
+        is_registered = broker not in self.former or self.runner.clients.broker_epoch(broker) != self.former[broker]
+        return is_registered and broker not in self.paused
 
     def _log(self, broker: NodeId, partition: TopicPartition) -> str:
         batches = self.runner.engine.log(broker, partition)

@@ -17,6 +17,7 @@ from experiments.scenarios.model import ConfigureStep, Scenario, Step
 from experiments.support.errors import InputError
 from experiments.support.processes import orderly_signals
 from experiments.support.releases.installed import installed_release
+from protocol.config import MIN_INSYNC_REPLICAS
 from protocol.features import RELEASED, Generation
 from protocol.kafka_release import kafka_release
 from protocol.kafka_rules import KAFKA_RULES
@@ -128,9 +129,12 @@ class KeptWorlds:
 
 
 def _lasts(step: Step) -> bool:
-    """Whether a step changes more of a cluster than its nodes, links and topics."""
-    is_of_cluster = isinstance(step.fields, ConfigureStep) and step.fields.topic is None
-    return is_of_cluster or step.kind in ("add_voter", "remove_voter")
+    """Whether a step changes more of a cluster than its nodes, links and topics. A change of min ISR does: Kafka leaves
+    its index of ELRs as it was, and once the topic is deleted it registers a broker of that index no more.
+    """
+    if isinstance(step.fields, ConfigureStep):
+        return step.fields.topic is None or MIN_INSYNC_REPLICAS in (*step.fields.config, *step.fields.delete)
+    return step.kind in ("add_voter", "remove_voter")
 
 
 def _engine(world: World, spec: ClusterSpec) -> Engine:

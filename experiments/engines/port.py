@@ -339,6 +339,10 @@ class Engine(ABC):
     def replica(self, broker: NodeId, partition: TopicPartition) -> ReplicaView | None:
         """A running broker's replica, None where the broker does not run or has no replica of the partition."""
 
+    def holds(self, broker: NodeId, partition: TopicPartition) -> bool:
+        """Whether a running broker has a replica of the partition."""
+        return self.replica(broker, partition) is not None
+
     @abstractmethod
     def log(self, broker: NodeId, partition: TopicPartition) -> Sequence[RecordBatch]:
         """All batches of a running broker's replica, flushed or not."""

@@ -1,4 +1,4 @@
-"""What a fault can do to a simulated cluster.
+"""What a fault can do to a cluster: `NodeControls` on any engine, `Controls` on a simulated one, which has more.
 
 Faults overlap. Where several of them keep a node down or paused, a disk full or a link cut, that ends when the last of
 them ends (`Holds`).
@@ -15,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from functools import partial
+from heapq import heappop, heappush
 from typing import Generic, TypeVar
 
 from experiments.check.engine import CheckedEngine
 from experiments.check.truth import GroundTruth
-from experiments.engines.port import Loss
+from experiments.engines.port import Engine, Loss
 from experiments.faults.cluster_operator import ClusterOperator, CreatedTopic
 from experiments.faults.quorum_operator import QuorumOperator
 from experiments.story.render import Heading
@@ -35,6 +36,8 @@ OPERATOR = "User:operator"
 
 
 Subject = TypeVar("Subject", bound=Hashable)
+Link = tuple[NodeId, NodeId]
+"""(sender, receiver)"""
 
 
 class Holds(Generic[Subject]):
@@ -45,8 +48,8 @@ class Holds(Generic[Subject]):
         self._holders: dict[Subject, set[object]] = {}
 
     def add(self, subject: Subject, holder: object) -> None:
-        self._holders.setdefault(subject, set()).add(holder)
         self._begin(subject)
+        self._holders.setdefault(subject, set()).add(holder)
 
     def drop(self, subject: Subject, holder: object) -> None:
         holders = self._holders.get(subject, set())
@@ -63,7 +66,75 @@ class Holds(Generic[Subject]):
         return bool(self._holders.get(subject))
 
 
-class Controls:
+class NodeControls:
+    """The processes and links of a cluster in the hands of crashes, pauses, restarts and cuts. `call_at` takes actions,
+    which `act` carries out when their times have come.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.down = Holds[NodeId](lambda node: None, self.start)
+        self.cut_links = Holds[Link](partial(self.set_link, up=False), partial(self.set_link, up=True))
+        self._paused = Holds[NodeId](self._pause, self._resume)
+        self._due: list[tuple[TimeMs, int, Callable[[], None]]] = []
+        self._calls = 0
+
+    @property
+    def now_ms(self) -> TimeMs:
+        return self.engine.now_ms()
+
+    def call_at(self, at_ms: TimeMs, action: Callable[[], None]) -> None:
+        self._calls += 1
+        heappush(self._due, (at_ms, self._calls, action))
+
+    def act(self) -> None:
+        while self._due and self._due[0][0] <= self.now_ms:
+            heappop(self._due)[2]()
+
+    def add_heading(self, text: str) -> None:
+        """A line of the story, where the cluster has one."""
+
+    def review(self) -> None:
+        """What is to be done once in a while, where anything is."""
+
+    def set_link(self, link: Link, up: bool) -> None:
+        self.engine.set_link(*link, up)
+
+    def start(self, node: NodeId) -> None:
+        """Starts a node that does not run, unless a fault keeps it down."""
+        if not self.engine.is_running(node) and node not in self.down:
+            self.engine.start(node)
+
+    def terminate(self, node: NodeId) -> None:
+        """Has a node shut down in good order, if it runs and is not paused."""
+        if self.engine.is_running(node) and not self.is_paused(node):
+            self.engine.terminate(node)
+
+    def kill(self, node: NodeId, asked: Loss) -> None:
+        """Ends a node's process, if it runs, and takes from its disk what was asked for."""
+        self._paused.clear(node)
+        self.engine.crash(node, asked)
+
+    def pause(self, node: NodeId, holder: object) -> None:
+        """A running node takes no input until the last of its holders resumes it."""
+        if self.engine.is_running(node):
+            self._paused.add(node, holder)
+
+    def resume(self, node: NodeId, holder: object) -> None:
+        self._paused.drop(node, holder)
+
+    def is_paused(self, node: NodeId) -> bool:
+        return node in self._paused
+
+    def _pause(self, node: NodeId) -> None:
+        if not self.is_paused(node):
+            self.engine.pause(node)
+
+    def _resume(self, node: NodeId) -> None:
+        self.engine.resume(node)
+
+
+class Controls(NodeControls):
     """The nodes, disks and links of one simulated cluster in the hands of its faults.
 
     `topics` are the topics as they were created, `next_id` numbers administration commands. With `within_tolerance` no
@@ -72,6 +143,8 @@ class Controls:
     all commands that were open.
     """
 
+    engine: CheckedEngine
+
     def __init__(
         self,
         engine: CheckedEngine,
@@ -79,20 +152,15 @@ class Controls:
         next_id: Callable[[], int],
         within_tolerance: bool = True,
     ) -> None:
-        self.engine = engine
+        super().__init__(engine)
         self.cluster = engine.cluster
         self.topics = topics
         self.headings: list[Heading] = []
         self.withheld = 0
-        self.down = Holds[NodeId](lambda node: None, self.start)
         disks = self.cluster.disks
         self.full_disks = Holds[NodeId](
             lambda node: disks[node].set_full(True), lambda node: disks[node].set_full(False)
         )
-        self.cut_links = Holds[tuple[NodeId, NodeId]](
-            lambda link: engine.set_link(*link, False), lambda link: engine.set_link(*link, True)
-        )
-        self._paused = Holds[NodeId](self._pause, self._resume)
         self._write_ms: dict[NodeId, dict[int, int]] = {}
         self._stalls = 0
         self.operator = QuorumOperator(engine, self.administer)
@@ -100,6 +168,15 @@ class Controls:
         self.on_client_death: Callable[[], None] = lambda: None
         self._next_id = next_id
         self._within_tolerance = within_tolerance
+
+    def call_at(self, at_ms: TimeMs, action: Callable[[], None]) -> None:
+        """Has the simulator carry out an action."""
+        self.cluster.call_at(at_ms, action)
+
+    def review(self) -> None:
+        """Has the operator of the quorum do what is to be done."""
+        if len(self.engine.spec.controller_ids) > 1:
+            self.operator.review()
 
     def add_heading(self, text: str) -> None:
         """A line of the story, in front of the trace events from now on."""
@@ -119,21 +196,15 @@ class Controls:
         self.engine.submit(replace(command, command_id=number))
         return number
 
-    def start(self, node: NodeId) -> None:
-        """Starts a node that does not run, unless a fault keeps it down."""
-        if not self.engine.is_running(node) and node not in self.down:
-            self.engine.start(node)
-
     def kill(self, node: NodeId, asked: Loss) -> None:
-        """Ends a node's process, if it runs, and takes from its disk what was asked for and is tolerated."""
+        """As in general, but only what is tolerated is taken from the disk."""
         loss = asked
         if self._within_tolerance or is_controller(node):
             loss = grant_loss(asked, node, self.engine.suite.truth, self.operator)
         if loss != asked:
             self.withheld += 1
             self.add_heading(f"node {node} loses nothing: the loss would exceed the tolerance of a partition")
-        self._paused.clear(node)
-        self.engine.crash(node, loss)
+        super().kill(node, loss)
 
     def replace_client(self, client: NodeId) -> None:
         """Kills the client's process and starts another one, which does not have its commands."""
@@ -143,21 +214,13 @@ class Controls:
         self.on_client_death()
         self.engine.start(client)
 
-    def pause(self, node: NodeId, holder: object) -> None:
-        """A running node takes no input until the last of its holders resumes it."""
-        if self.engine.is_running(node):
-            self._paused.add(node, holder)
-
-    def resume(self, node: NodeId, holder: object) -> None:
-        self._paused.drop(node, holder)
-
-    def _pause(self, node: NodeId) -> None:
-        if not self.engine.is_paused(node):
-            self.engine.pause(node)
+    def is_paused(self, node: NodeId) -> bool:
+        """Whether it is paused, by a fault or otherwise."""
+        return self.engine.is_paused(node)
 
     def _resume(self, node: NodeId) -> None:
-        if self.engine.is_paused(node):
-            self.engine.resume(node)
+        if self.is_paused(node):
+            super()._resume(node)
 
     def slow_disk(self, node: NodeId, holder: int, write_ms: int) -> None:
         """After each write to a log the node takes no input for this time; of several holders the slowest counts."""

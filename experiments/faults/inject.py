@@ -1,4 +1,4 @@
-"""Carries out the faults of a timeline on a simulated cluster, each at its time.
+"""Carries out the faults of a timeline on a cluster, each at its time.
 
 A node that has ended although no fault keeps it down, because its disk was full or because its controlled shutdown
 outlived the fault, is started again by a supervisor that checks all nodes every `SUPERVISE_MS`.
@@ -12,6 +12,7 @@ from functools import partial
 
 from experiments.faults.controls import Controls
 from experiments.faults.schema import Fault
+from protocol.ids import TimeMs
 
 SUPERVISE_MS = 500
 
@@ -27,19 +28,20 @@ class Injector:
         self._lasting: dict[int, Fault] = {}
         self._controls = controls
 
-    def schedule(self, faults: Sequence[Fault]) -> None:
-        """Schedules the beginning and the end of all of these faults, and starts the supervisor."""
+    def schedule(self, faults: Sequence[Fault], from_ms: TimeMs = 0) -> None:
+        """Schedules the beginning and the end of all of these faults, whose times count from `from_ms` on, and starts
+        the supervisor.
+        """
         for number, fault in enumerate(faults):
-            self._controls.cluster.call_at(fault.at_ms, partial(self._begin, number, fault))
-            self._controls.cluster.call_at(fault.end_ms, partial(self._heal, number, fault))
+            self._controls.call_at(from_ms + fault.at_ms, partial(self._begin, number, fault))
+            self._controls.call_at(from_ms + fault.end_ms, partial(self._heal, number, fault))
         self._supervise()
 
     def inject(self, fault: Fault) -> None:
         """Begins a fault at once and schedules its end. No supervisor runs."""
         number = self.begun.total()
         self._begin(number, fault)
-        cluster = self._controls.cluster
-        cluster.call_at(cluster.now_ms + fault.duration_ms, partial(self._heal, number, fault))
+        self._controls.call_at(self._controls.now_ms + fault.duration_ms, partial(self._heal, number, fault))
 
     def _begin(self, number: int, fault: Fault) -> None:
         self._controls.add_heading(f"fault {number} begins for {fault.duration_ms} ms: {fault.words()}")
@@ -61,6 +63,5 @@ class Injector:
     def _supervise(self) -> None:
         for node in self._controls.engine.spec.node_ids:
             self._controls.start(node)
-        if len(self._controls.engine.spec.controller_ids) > 1:
-            self._controls.operator.review()
-        self._controls.cluster.call_at(self._controls.cluster.now_ms + SUPERVISE_MS, self._supervise)
+        self._controls.review()
+        self._controls.call_at(self._controls.now_ms + SUPERVISE_MS, self._supervise)

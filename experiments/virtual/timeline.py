@@ -105,10 +105,9 @@ class Timeline:
 def schedule(faults: Sequence[Fault], runner: Runner, engine: CheckedEngine) -> None:
     """Has faults happen, whose times count from now on."""
     placed = {topic.name: runner.as_placed(topic) for topic in runner.scenario.topics}
-    later = [fault.model_copy(update={"at_ms": engine.now_ms() + fault.at_ms}) for fault in faults]
     controls = Controls(engine, placed, runner.clients.next_id)
     controls.headings = runner.headings
-    Injector(controls).schedule(later)
+    Injector(controls).schedule(faults, engine.now_ms())
 
 
 def _duration_ms(name: str, text: object) -> int:

@@ -20,7 +20,8 @@ from protocol.messages.recovery import MAX_PARTITIONS_PER_REQUEST
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState
 from tests.ray.cluster_helpers import ProcessPool, RunningCluster, running_cluster
 
-TOPICS, PARTITIONS = 3, 1_000
+TOPICS, PARTITIONS = 3, 700
+"""More partitions than a request may name."""
 BROKERS = (0, 1, 2)
 PATIENT_MS = 240_000
 AT_LEAST_ON_AVERAGE = 100
@@ -29,7 +30,7 @@ AT_LEAST_ON_AVERAGE = 100
 
 @pytest.fixture
 def cluster(pool: ProcessPool) -> Iterator[RunningCluster]:
-    """Three brokers, and 3,000 partitions of three topics, each on all of them with min ISR 2."""
+    """Three brokers, and 2,100 partitions of three topics, each on all of them with min ISR 2."""
     with running_cluster(config={}, within_ms=PATIENT_MS, pool=pool) as found:
         for topic in range(TOPICS):
             request = create_topic(f"t{topic}", (BROKERS,) * PARTITIONS, {"min.insync.replicas": 2})

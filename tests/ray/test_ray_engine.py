@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,6 +88,13 @@ def test_paused_leader_is_replaced_and_truncates_its_uncommitted_record_when_it_
     shared.engine.resume(leader)
     assert shared.await_whole() != leader
     assert [shared.payloads(broker) for broker in range(3)] == [[*committed, b"after"]] * 3
+
+
+def test_nodes_have_the_priority_of_the_process_that_starts_them(shared: RunningCluster) -> None:
+    """Ray's default, 15 lower, leaves them without processor time beside other work."""
+    shared.await_whole()
+    priorities = {os.getpriority(os.PRIO_PROCESS, pid) for pid in shared.engine.cluster.pids().values()}
+    assert priorities == {os.getpriority(os.PRIO_PROCESS, 0)}
 
 
 def test_controlled_shutdown_of_a_broker_ends_its_process(shared: RunningCluster) -> None:

@@ -41,8 +41,8 @@ from tests.spark.trial_helpers import fake_trial
 
 STUDY = """
 name: submitted
-trials: 24
-duration: 60d
+trials: 4
+duration: 5d
 sweep: {min_insync_replicas: [1, 2]}
 """
 
@@ -199,9 +199,9 @@ def test_job_is_listed_by_the_dashboard_and_its_log_shows_progress(nodes: Cluste
     command += ["--working-dir", str(ROOT), "--", "isray", "study", "sweep", str(file), "--out", str(out)]
     done = _submitted(command)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "isray study: sweep, 0 of 48 trials" in done.stdout
-    assert f"48 trials run; traces: {out}/trace" in done.stdout
-    assert len(trials_of(out)) == 48
+    assert "isray study: sweep, 0 of 8 trials" in done.stdout
+    assert f"8 trials run; traces: {out}/trace" in done.stdout
+    assert len(trials_of(out)) == 8
     with urllib.request.urlopen(f"{dashboard}/api/jobs/", timeout=30) as answer:
         listed = answer.read().decode()
     assert str(file) in listed

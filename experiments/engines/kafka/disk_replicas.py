@@ -43,6 +43,9 @@ class DiskReplicas:
             mark = high_watermark(self.cluster.address(broker), partition, FETCH_WITHIN_S)
         return ReplicaView(mark is not None, epoch, log.end_offset, mark or 0)
 
+    def holds(self, broker: NodeId, partition: TopicPartition) -> bool:
+        return self._log(broker, partition) is not None
+
     def log(self, broker: NodeId, partition: TopicPartition) -> Sequence[RecordBatch]:
         log = self._log(broker, partition)
         assert log is not None, f"broker {broker} has no replica of {partition}"

@@ -163,16 +163,16 @@ class KafkaEngine(Engine):
             self._view = self.metadata.view()
         self._read_s = time.monotonic()
         for node in sorted(self._unproven):
-            if self._takes_part(node):
-                self._unproven.discard(node)
-            elif self.cluster.exit_code(node):
+            if self.cluster.exit_code(node):
                 self._unproven.discard(node)
                 raise NodeFailed(node, self.cluster.end_of(node))
+            if self._takes_part(node):
+                self._unproven.discard(node)
 
     def _takes_part(self, node: NodeId) -> bool:
+        """Whether a controller listens (it writes its quorum state before), or a broker is unfenced."""
         if is_controller(node):
-            is_file = isinstance(self.metadata, MetadataLog)
-            return quorum_state(self.cluster.disk(node)).leader >= 0 if is_file else any(self.metadata.quorum({}))
+            return self.cluster.is_listening(node)
         assert self._view is not None
         return node in self._view.unfenced
 
@@ -309,6 +309,10 @@ class KafkaEngine(Engine):
         """As `DiskReplicas` or `ProtocolState`, by the life cycle's `state`."""
         self._refresh()
         return self._replicas.replica(broker, partition)
+
+    def holds(self, broker: NodeId, partition: TopicPartition) -> bool:
+        """As in `Engine`, without a request where the broker's disk can be read."""
+        return self._replicas.holds(broker, partition)
 
     def log(self, broker: NodeId, partition: TopicPartition) -> Sequence[RecordBatch]:
         return self._replicas.log(broker, partition)

@@ -39,29 +39,38 @@ def host_name(node: NodeId) -> str:
 class Addresses:
     """The addresses of the nodes on this machine: a port each, and for each pair the address of its proxy.
 
-    `client_ports` are those at which brokers listen for clients that do not know the nodes' names.
+    `client_ports` are those at which brokers listen for clients that do not know the nodes' names. `held` are sockets
+    that are bound to the ports and never listen: while they exist no other process is given one of the ports, and the
+    node's own process, which may reuse its address, listens there.
     """
 
     ports: Mapping[NodeId, int]
     client_ports: Mapping[NodeId, int] = field(default_factory=dict)
+    held: tuple[socket.socket, ...] = field(default=(), compare=False, repr=False)
 
     @classmethod
     def free(cls, nodes: Iterable[NodeId], for_clients: Iterable[NodeId] = ()) -> Addresses:
-        """Ports that no process uses now. InputError where there is none."""
+        """Ports that no process uses, held until `release`. InputError where there is none."""
         held: list[socket.socket] = []
 
         def ports(nodes: Iterable[NodeId]) -> Iterator[tuple[NodeId, int]]:
             for node in nodes:
-                held.append(socket.create_server((LOOPBACK, 0)))
+                held.append(socket.socket())
+                held[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                held[-1].bind((LOOPBACK, 0))
                 yield node, held[-1].getsockname()[1]
 
         try:
-            return cls(dict(ports(nodes)), dict(ports(for_clients)))
+            return cls(dict(ports(nodes)), dict(ports(for_clients)), tuple(held))
         except OSError as error:
-            raise InputError("ports", "", error.strerror, "a free port per node") from error
-        finally:
             for it in held:
                 it.close()
+            raise InputError("ports", "", error.strerror, "a free port per node") from error
+
+    def release(self) -> None:
+        """Gives the ports back."""
+        for it in self.held:
+            it.close()
 
     def proxy(self, source: NodeId, target: NodeId) -> str:
         """The address at which the process `source` reaches the node `target`; a process reaches itself directly."""

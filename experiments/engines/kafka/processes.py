@@ -13,6 +13,7 @@ import base64
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -35,7 +36,7 @@ from protocol.ids import NodeId, is_controller
 
 HEAP_MB = {True: 128, False: 256}
 """Megabytes of heap of a controller, and of a broker."""
-FORMAT_WITHIN_S = 120
+FORMAT_WITHIN_S = 300
 SHOWN_LINES = 3
 
 
@@ -89,20 +90,20 @@ class ProcessCluster:
         self._signals = ExitStack()
         if threading.current_thread() is threading.main_thread():
             self._signals.enter_context(orderly_signals())
+        self.addresses = Addresses({})
         self.links: Links | None = None
         self._spawner = ThreadPoolExecutor(1)
         """Starts all processes: the kernel ends them with the thread that has started them."""
         self._processes: dict[NodeId, subprocess.Popen[bytes]] = {}
         self._paused: set[NodeId] = set()
-        self.cluster_id = _uuid(Random(f"{spec.seed}/cluster"))
+        self.cluster_id = _uuid(Random(self.folder.name))
         self.uuids = {node: _uuid(Random(f"{spec.seed}/disk/{node}")) for node in self.nodes}
         try:
             self.addresses = Addresses.free(self.nodes, spec.broker_ids if with_listeners else ())
             self.links = Links(self.addresses) if with_links else None
             for node in self.nodes:
                 self._write_files(node)
-            with ThreadPoolExecutor(os.cpu_count()) as pool:
-                list(pool.map(lambda node: self.format(node, is_new=True), self.nodes))
+            self._format_all()
         except BaseException:
             self.close()
             raise
@@ -146,6 +147,25 @@ class ProcessCluster:
         except OSError as error:
             raise InputError(str(self.home(node)), "", error.strerror, "a folder with room for the disks") from error
 
+    def _format_all(self) -> None:
+        """Formats the disks of a new cluster. Of Apache Kafka one disk of each kind, which is copied: the others differ
+        in the ids of their `meta.properties` only, and a JVM for each would take a third of the start.
+        """
+        kinds: dict[object, list[NodeId]] = {}
+        for node in self.nodes:
+            voters = format_words(self.spec, node, self.addresses, self.uuids, is_new=True)["voters"]
+            kind = (is_controller(node), *voters) if self.program.life_cycle.release else node
+            kinds.setdefault(kind, []).append(node)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(lambda nodes: self.format(nodes[0], is_new=True), kinds.values()))
+        for first, *others in kinds.values():
+            for node in others:
+                shutil.copytree(self.disk(first), self.disk(node), dirs_exist_ok=True)
+                ids = {"node.id": node, "directory.id": self.uuids[node]}
+                path = self.disk(node) / "meta.properties"
+                lines = (line.partition("=") for line in path.read_text().splitlines())
+                path.write_text("".join(f"{name}{sign}{ids.get(name, value)}\n" for name, sign, value in lines))
+
     def format(self, node: NodeId, *, is_new: bool = False) -> None:
         """Formats the disk of a node that does not run. NodeFailed where that fails."""
         cycle = self.program.life_cycle
@@ -162,6 +182,7 @@ class ProcessCluster:
                 text=True,
                 timeout=FORMAT_WITHIN_S,
                 check=False,
+                start_new_session=True,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise NodeFailed(node, f"its disk could not be formatted: {error}") from error
@@ -198,6 +219,11 @@ class ProcessCluster:
 
     def is_paused(self, node: NodeId) -> bool:
         return node in self._paused
+
+    def is_listening(self, node: NodeId) -> bool:
+        """Whether a node accepts connections."""
+        with socket.socket() as probe:
+            return probe.connect_ex(self.address(node)) == 0
 
     def exit_code(self, node: NodeId) -> int | None:
         """With what a node's process has ended; None while it runs, and before its first start."""
@@ -265,6 +291,7 @@ class ProcessCluster:
         self._spawner.shutdown()
         if self.links is not None:
             self.links.close()
+        self.addresses.release()
         shutil.rmtree(self.folder, ignore_errors=True)
         self._signals.close()
 

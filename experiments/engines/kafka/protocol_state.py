@@ -107,6 +107,9 @@ class ProtocolState:
         found = read_log(self.brokers[broker], partition, WITHIN_S)
         return None if found is None else ReplicaView(True, state.leader_epoch, found[1], found[1])
 
+    def holds(self, broker: NodeId, partition: TopicPartition) -> bool:
+        return self.replica(broker, partition) is not None
+
     def log(self, broker: NodeId, partition: TopicPartition) -> Sequence[RecordBatch]:
         """What consumers can read from a leader."""
         found = read_log(self.brokers[broker], partition, WITHIN_S)

@@ -1,8 +1,8 @@
 """Logs on the disks of Kafka's nodes, read while they run: a folder per partition, in it segments of record batches.
 
 A file is read up to its last whole batch, from where the last look ended; the pages that a broker has written are seen
-at once, whether they are flushed or not. A log that has become shorter, or whose content was replaced, is read from its
-start again. Checkpoints are text files of a version, a count, and one line per entry.
+at once, whether they are flushed or not. A log that has become shorter, or was cut and has grown again, so that its
+last batch is another, is read from its start. Checkpoints are text files of a version, a count, and one line per entry.
 """
 
 from __future__ import annotations
@@ -89,17 +89,37 @@ class DiskLog:
     batches: list[DiskBatch] = field(default_factory=list)
     _read: dict[Path, tuple[int, int]] = field(default_factory=dict)
     """By segment: its inode, and how many of its bytes were read."""
+    _seen: dict[Path, tuple[int, int, int]] = field(default_factory=dict)
+    _last_begin: int = 0
+    """The place of the last batch in its segment."""
 
     def refresh(self) -> bool:
         """Reads what is new; returns whether anything has changed."""
         segments = sorted(self.folder.glob("*.log"))
         found = {path: stat for path in segments if (stat := _stat(path)) is not None}
+        if found == self._seen:
+            return False
+        self._seen = found
         was_reset = any(path not in found or _is_another(found[path], of) for path, of in self._read.items())
+        was_reset |= self._is_rewritten()
         if was_reset:
             self._read.clear()
             self.batches.clear()
-        have_grown = [self._read_on(path, *stat) for path, stat in found.items()]
+        have_grown = [self._read_on(path, inode, size) for path, (inode, size, _) in found.items()]
         return was_reset or any(have_grown)
+
+    def _is_rewritten(self) -> bool:
+        """Whether the last batch is another than the one that was read."""
+        if not self.batches:
+            return False
+        last = self.batches[-1]
+        try:
+            with last.segment.open("rb") as file:
+                file.seek(self._last_begin)
+                found = list(batches_of(file.read(last.end - self._last_begin), last.segment, self._last_begin))
+        except FileNotFoundError:
+            return True
+        return (list(map(_digested, found)) if self.digests else found) != [last]
 
     def _read_on(self, path: Path, inode: int, size: int) -> bool:
         _, begin = self._read.get(path, (inode, 0))
@@ -113,6 +133,7 @@ class DiskLog:
                     if not fresh and len(data) < wanted:
                         break
                     self.batches += map(_digested, fresh) if self.digests else fresh
+                    self._last_begin = [done, *(batch.end for batch in fresh)][-2] if fresh else self._last_begin
                     done, wanted = (fresh[-1].end, _READ_BYTES) if fresh else (done, 2 * wanted)
         except FileNotFoundError:
             return False
@@ -136,18 +157,18 @@ def _digested(batch: DiskBatch) -> DiskBatch:
     return batch._replace(payload=blake2b(batch.payload, digest_size=_DIGEST_BYTES).digest())
 
 
-def _is_another(found: tuple[int, int], read: tuple[int, int]) -> bool:
+def _is_another(found: tuple[int, int, int], read: tuple[int, int]) -> bool:
     """Whether a file, by inode and size, is another than the one that was read, or has become shorter."""
     return found[0] != read[0] or found[1] < read[1]
 
 
-def _stat(path: Path) -> tuple[int, int] | None:
-    """The inode and the size of a file, None where there is none."""
+def _stat(path: Path) -> tuple[int, int, int] | None:
+    """The inode, the size and the time of the last change of a file, None where there is none."""
     try:
         found = path.stat()
     except FileNotFoundError:
         return None
-    return found.st_ino, found.st_size
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def partition_folders(disk: Path) -> Mapping[TopicPartition, Path]:

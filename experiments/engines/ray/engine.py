@@ -263,11 +263,6 @@ class PolledEngine(Engine, Generic[ClusterT]):
         self._act()
         self.cluster.set_links([(source, target)], up)
 
-    def slow_link(self, source: NodeId, target: NodeId, delay_ms: int) -> None:
-        """Delays what `source` sends to `target` by so many milliseconds, until the link is cut or healed."""
-        self._act()
-        self.cluster.slow_links([(source, target)], delay_ms)
-
     def heal_links(self) -> None:
         self._act()
         self.cluster.heal_links()

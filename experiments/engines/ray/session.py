@@ -43,8 +43,12 @@ PRIVATE_ENVIRONMENT: Mapping[str, str] = {
     "RAY_AUTH_MODE": "disabled",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_worker_niceness": "0",
 }
-"""The environment of a private Ray: no tokens, no usage statistics, accelerators as for actors that request none."""
+"""The environment of a private Ray: no tokens, no usage statistics, accelerators as for actors that request none. Nodes
+have the priority of the command that starts them, as servers have; Ray's default is 15, with which they starve beside
+other work: sessions end and elections fail.
+"""
 Handle = Any
 """A Ray object that Ray does not type: an actor handle, an object reference, a node of a test cluster."""
 RayArguments = dict[str, Any]

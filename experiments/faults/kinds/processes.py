@@ -118,8 +118,7 @@ class _ControlledRestart(BrokerFault):
     keeps_down = True
 
     def begin(self, controls: Controls, number: int) -> None:
-        if controls.engine.is_running(self.node) and not controls.engine.is_paused(self.node):
-            controls.engine.terminate(self.node)
+        controls.terminate(self.node)
 
 
 class Restart(_ControlledRestart):

@@ -24,14 +24,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from experiments.engines.port import Engine, Loss
 from experiments.engines.ray.engine import PolledEngine, RayEngine
-from experiments.faults.controls import Holds
+from experiments.faults.controls import Controls, Link, NodeControls
+from experiments.faults.inject import Injector
 from experiments.faults.kinds.links import Cut
 from experiments.faults.kinds.processes import Crash, Pause, Restart
-from experiments.faults.schema import Fault
 from experiments.hunt.clients.application import AIOKAFKA, Book, Library, application
 from experiments.hunt.clients.findings import findings
 from experiments.hunt.clients.librdkafka import LIBRDKAFKA, OWN_TOPIC
@@ -58,7 +58,6 @@ SETTLE_MS = 60_000
 CONFIG = {"min.insync.replicas": 2}
 FIRST_PORT, PLACES = 20_000, 1_000
 HELD_S = 0.01
-Link = tuple[NodeId, NodeId]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,49 +165,22 @@ class Workload(threading.Thread):
         return self._books[0]
 
 
-class Faults:
-    """Carries out faults on processes and doors, each with what it holds until it ends."""
+class DoorControls(NodeControls):
+    """Processes in the hands of faults; the links of the application's host are those of the doors."""
 
-    def __init__(self, engine: Engine, doors: list[Door]) -> None:
-        self._engine, self._doors = engine, doors
-        self._down = Holds[NodeId](lambda node: None, lambda node: None)
-        self._paused = Holds[NodeId](engine.pause, engine.resume)
-        self._links = Holds[Link](partial(self._set_link, up=False), partial(self._set_link, up=True))
+    def __init__(self, engine: Engine, doors: Sequence[Door]) -> None:
+        super().__init__(engine)
+        self._doors = doors
 
-    def _set_link(self, link: Link, up: bool) -> None:
+    def set_link(self, link: Link, up: bool) -> None:
         if FIRST_APPLICATION not in link:
-            self._engine.set_link(*link, up)
+            super().set_link(link, up)
         for door in self._doors if FIRST_APPLICATION in link else ():
             (door.cut.discard if up else door.cut.add)(link)
 
-    def begin(self, fault: Fault) -> None:
-        if isinstance(fault, Cut):
-            for link in fault.directions(fault.one_way):
-                self._links.add(link, fault)
-        for node in fault.nodes if not isinstance(fault, Cut) else ():
-            if isinstance(fault, Pause) and self._engine.is_running(node) and node not in self._paused:
-                self._paused.add(node, fault)
-            elif isinstance(fault, Crash):
-                self._paused.clear(node)
-                self._engine.crash(node, Loss())
-            elif isinstance(fault, Restart) and self._engine.is_running(node) and node not in self._paused:
-                self._engine.terminate(node)
-            if fault.keeps_down:
-                self._down.add(node, fault)
-
-    def end(self, fault: Fault) -> None:
-        if isinstance(fault, Cut):
-            for link in fault.directions(fault.one_way):
-                self._links.drop(link, fault)
-        for node in fault.nodes:
-            self._down.drop(node, fault)
-            self._paused.drop(node, fault)
-
-    def supervise(self) -> None:
-        """Starts nodes that have ended and that no fault keeps down."""
-        for node in self._engine.spec.node_ids:
-            if node not in self._down and not self._engine.is_running(node):
-                self._engine.start(node)
+    def kill(self, node: NodeId, asked: Loss) -> None:
+        """Ends a node's process; whatever was asked for, its page cache stays."""
+        super().kill(node, Loss())
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,18 +232,14 @@ def placed(plan: ClientPlan, cluster: dict[str, object]) -> Sequence[Sequence[No
     return replicas
 
 
-def _carry_out(plan: ClientPlan, engine: PolledEngine[Any], doors: list[Door], is_done: Callable[[], bool]) -> None:
+def _carry_out(plan: ClientPlan, engine: PolledEngine[Any], doors: Sequence[Door], is_done: Callable[[], bool]) -> None:
     """Carries out the faults at their times, and waits for the applications."""
-    faults, begun_ms = Faults(engine, doors), engine.now_ms()
-    events = [(fault.at_ms, number, faults.begin) for number, fault in enumerate(plan.faults)]
-    events += [(fault.end_ms, number, faults.end) for number, fault in enumerate(plan.faults)]
-    events.sort(key=lambda event: event[0])
+    controls = DoorControls(engine, doors)
+    # The kinds of faults that are possible here use nothing else of the controls.
+    Injector(cast(Controls, controls)).schedule(plan.faults, engine.now_ms())
 
     def is_over() -> bool:
-        while events and engine.now_ms() >= begun_ms + events[0][0]:
-            _, number, act = events.pop(0)
-            act(plan.faults[number])
-        faults.supervise()
+        controls.act()
         return is_done()
 
     if not engine.run_until(is_over, WITHIN_MS):

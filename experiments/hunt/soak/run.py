@@ -54,8 +54,12 @@ CONFIG: Mapping[str, object] = {
     "replica.lag.time.max.ms": 3_000,
     "replica.fetch.wait.max.ms": 300,
     "request.timeout.ms": 5_000,
+    "controller.quorum.election.timeout.ms": 3_000,
     "segment.bytes": 1_048_576,
 }
+"""Sessions are short, so that faults are noticed. Votes have time: where the machine has so much other work that one
+takes over a second, no election with Kafka's default of 1 s succeeds.
+"""
 KEPT_TRACES = (StorageFailed, RecordsDropped, RequestRefused, SessionExpired, AlertRaised)
 BETWEEN_FAULTS_MS = 1_000
 SCHEDULE, REPORT, DISKS = "schedule.jsonl", "report.json", "nodes"

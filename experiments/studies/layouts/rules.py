@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
-from math import ceil, comb
+from math import ceil
 from random import Random
 from typing import NamedTuple
 
@@ -182,15 +182,3 @@ def _on_sets(
         members, turn = sets[index % len(sets)], index // len(sets) % factor
         placed.append(members[turn:] + members[:turn])
     return placed
-
-
-def probability_of_a_hit(layout: Layout, down: int) -> float:
-    """The probability that `down` different brokers, each choice equally likely, contain a replica set. For `down`
-    equal to the replication factor of all topics it is the number of replica sets / C(brokers, down); for more it is
-    counted over all choices.
-    """
-    sets = layout.replica_sets()
-    if all(len(members) >= down for members in sets):
-        return sum(len(members) == down for members in sets) / comb(len(layout.brokers), down)
-    choices = (frozenset(chosen) for chosen in combinations(layout.brokers, down))
-    return sum(any(members <= chosen for members in sets) for chosen in choices) / comb(len(layout.brokers), down)

@@ -31,7 +31,6 @@ from experiments.studies.pipeline.options import LOCAL, SparkOptions, report
 from experiments.support.build import PACKAGES_FOLDER
 from experiments.support.declared import declared
 
-JVM_OPTIONS = "-XX:+UseSerialGC -XX:-UsePerfData"
 LITTLE_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:MetaspaceSize=256m -XX:NewSize=200m"
 """For a JVM that lives for seconds: it compiles quickly rather than well, and need not collect garbage to make room for
 classes."""

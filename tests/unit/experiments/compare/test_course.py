@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 
-from experiments.compare.course import numbers, relaxed
+from experiments.compare.course import NOT_RUN, UNSETTLED, State, _Reader, numbers, relaxed
 from experiments.compare.worlds import SIM, World, course_in
 from experiments.engines.kafka.processes import NodeFailed
 from experiments.scenarios.loader import scenario_from
-from experiments.scenarios.runner import Runner
+from experiments.scenarios.runner import Runner, StepFailedError
 
 RELEASE = "4.4.0"
 
@@ -79,8 +81,33 @@ def test_a_process_that_ends_by_itself_is_the_verdict_of_its_step(monkeypatch: p
     assert (ended.state, following.verdict) == (None, "ok")
 
 
+def test_a_state_that_goes_on_changing_is_compared_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    """120 s of virtual time, looked at every 16 s; a world that is paced by it is waited for as long as it may be."""
+    numbers_read = count()
+    monkeypatch.setattr(_Reader, "state", lambda _: {"cluster": {"controller": next(numbers_read)}})
+    raw = {"name": "changing", "cluster": {"brokers": 1}, "steps": [{"wait": "1s"}]}
+    scenario = scenario_from(raw, "test")
+    pace = course_in(scenario, World(SIM))
+    assert [stage.state for stage in pace.stages] == [UNSETTLED, UNSETTLED]
+    assert course_in(scenario, World(SIM), pace).stages == pace.stages
+
+
+def test_no_step_is_run_where_only_the_set_up_of_a_world_in_wall_time_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: object) -> None:
+        raise StepFailedError("broker 0 was not unfenced within 60 s")
+
+    raw = {"name": "late", "cluster": {"brokers": 1}, "steps": [{"wait": "1s"}]}
+    scenario = scenario_from(raw, "test")
+    pace = course_in(scenario, World(SIM))
+    monkeypatch.setattr(Runner, "set_up", fails)
+    verdicts = [stage.verdict for stage in course_in(scenario, World(SIM), pace).stages]
+    assert verdicts == ["broker 0 was not unfenced within 60 s", NOT_RUN]
+
+
 def test_a_paced_world_has_the_same_course_sooner() -> None:
-    """The simulator paced by its own course reads the same states, each as soon as it is there."""
+    """The simulator paced by its own course reads the same states, each as soon as it is there, without high
+    watermarks.
+    """
     scenario = scenario_from(
         {
             "name": "paced",
@@ -93,4 +120,10 @@ def test_a_paced_world_has_the_same_course_sooner() -> None:
     pace = course_in(scenario, World(SIM, RELEASE))
     paced = course_in(scenario, World(SIM, RELEASE), pace)
     assert not paced.is_virtual
-    assert paced.stages == pace.stages
+    assert [stage.verdict for stage in paced.stages] == [stage.verdict for stage in pace.stages]
+    read = [stage.state for stage in paced.stages if stage.state is not None]
+    assert read == [_without_mark(stage.state) for stage in pace.stages if stage.state is not None]
+
+
+def _without_mark(state: State) -> State:
+    return {name: it | {"high_watermark": None} if name == "t-0" else it for name, it in state.items()}

@@ -84,6 +84,19 @@ def test_a_disk_is_formatted_once_and_again_where_it_is_replaced(begun: Callable
     assert [path.name for path in cluster.disk(1).iterdir()] == ["formatted-1"]
 
 
+def test_of_kafkas_disks_one_of_each_kind_is_formatted_and_copied_with_other_ids(
+    begun: Callable[[LifeCycle], ProcessCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the controller and two brokers the program formats 1000 and 0; broker 1 has the disk of 0 with its own ids."""
+    monkeypatch.setattr("experiments.engines.kafka.processes.jdk", lambda _: Path())
+    write = "touch {disk}/formatted-{id}; printf 'node.id={id}\\ndirectory.id=first\\n' > {disk}/meta.properties"
+    cluster = begun(cycle("exit", write).model_copy(update={"release": True}))
+    files = [sorted(path.name for path in cluster.disk(node).iterdir()) for node in NODES]
+    assert files == [["formatted-1000", "meta.properties"], *[["formatted-0", "meta.properties"]] * 2]
+    ids = [(cluster.disk(node) / "meta.properties").read_text() for node in (0, 1)]
+    assert ids == ["node.id=0\ndirectory.id=first\n", f"node.id=1\ndirectory.id={cluster.uuids[1]}\n"]
+
+
 def test_a_disk_that_cannot_be_formatted_is_one_line_and_leaves_nothing(
     begun: Callable[[LifeCycle], ProcessCluster], tmp_path: Path
 ) -> None:
@@ -254,6 +267,17 @@ def test_a_connection_over_a_cut_link_opens_and_arrives_when_it_is_healed(linked
                 assert accepted.recv(100) == b"hello"
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", addresses.ports[0]), timeout=10)
+
+
+def test_ports_are_held_for_the_processes_that_may_reuse_them() -> None:
+    addresses = Addresses.free((0,))
+    place = ("127.0.0.1", addresses.ports[0])
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(place)
+    socket.create_server(place).close()  # may reuse an address, as Kafka's processes
+    addresses.release()
+    with socket.socket() as other:
+        other.bind(place)
 
 
 def test_a_port_that_is_taken_is_one_line() -> None:

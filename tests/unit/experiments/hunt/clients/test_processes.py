@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
+from experiments.engines.port import Loss
+from experiments.faults.controls import Controls, Link
+from experiments.faults.inject import SUPERVISE_MS, Injector
 from experiments.faults.kinds.links import Cut, Disturb
 from experiments.faults.kinds.processes import Crash, Pause, Restart
 from experiments.hunt.clients import librdkafka
 from experiments.hunt.clients.plan import ClientPlan
-from experiments.hunt.clients.processes import BROKER_HOST, Door, Faults, compare
+from experiments.hunt.clients.processes import BROKER_HOST, Door, DoorControls, compare
 from experiments.support.errors import InputError
 from protocol.ids import FIRST_APPLICATION
 from protocol.kafka.wire import API_VERSIONS, encode_request
@@ -32,52 +35,70 @@ class FakeEngine:
     def __init__(self) -> None:
         self.done: list[tuple[object, ...]] = []
         self.down: set[int] = set()
+        self.time_ms = 0
+
+    def now_ms(self) -> int:
+        return self.time_ms
 
     def is_running(self, node: int) -> bool:
         return node not in self.down
 
     def crash(self, node: int, loss: object) -> None:
+        assert loss == Loss()
         self.down.add(node)
 
     def start(self, node: int) -> None:
         self.down.remove(node)
-        self.done.append(("start", node))
+        self.done.append((self.time_ms, "start", node))
 
     def set_link(self, source: int, target: int, up: bool) -> None:
-        self.done.append((source, target, up))
+        self.done.append((self.time_ms, source, target, up))
 
     def __getattr__(self, name: str) -> Any:
-        return lambda node: self.done.append((name, node))
+        return lambda node: self.done.append((self.time_ms, name, node))
 
 
 def test_a_fault_holds_until_the_last_one_of_its_kind_ends() -> None:
-    """Broker 0 is kept down by two crashes; broker 1 is paused, so a controlled restart does not reach it."""
+    """Broker 0 is kept down by two crashes, from 0 to 1 and to 4 ms, which take nothing from its disk. Broker 1 is
+    paused twice, from 5 to 7 and to 8 ms, so the controlled restart at 6 ms does not reach it, and that at 9 ms does.
+    The cut lasts from 10 to 11 ms.
+    """
     engine: Any = FakeEngine()
     door = Door(HOST, range(1, 3))
-    faults = Faults(engine, [door])
-    first, second = Crash(node=0, **TIMES), Crash(node=0, at_ms=0, duration_ms=2)
-    for fault in (first, second):
-        faults.begin(fault)
-    faults.end(first)
-    faults.supervise()
-    assert engine.done == []
-    faults.end(second)
-    faults.supervise()
-    assert engine.done == [("start", 0)]
-    engine.done.clear()
-    pause, restart = Pause(node=1, **TIMES), Restart(node=1, **TIMES)
-    for fault in (pause, restart):
-        faults.begin(fault)
-    faults.end(restart)
-    faults.end(pause)
-    assert engine.done == [("pause", 1), ("resume", 1)]
-    engine.done.clear()
-    faults.begin(restart)
-    cut = Cut(source=(0, FIRST_APPLICATION), target=(1,), one_way=True, **TIMES)
-    faults.begin(cut)
-    assert door.cut == {(FIRST_APPLICATION, 1)}
-    faults.end(cut)
-    assert (engine.done, door.cut) == ([("terminate", 1), (0, 1, False), (0, 1, True)], set())
+    controls = DoorControls(engine, [door])
+    faults = (
+        Crash(node=0, loses="torn", at_ms=0, duration_ms=1),
+        Crash(node=0, at_ms=0, duration_ms=4),
+        Pause(node=1, at_ms=5, duration_ms=2),
+        Pause(node=1, at_ms=5, duration_ms=3),
+        Restart(node=1, at_ms=6, duration_ms=1),
+        Restart(node=1, at_ms=9, duration_ms=1),
+        Cut(source=(0, FIRST_APPLICATION), target=(1,), one_way=True, at_ms=10, duration_ms=1),
+    )
+    Injector(cast(Controls, controls)).schedule(faults, from_ms=100)
+    cut: list[set[Link]] = []
+    for engine.time_ms in range(100, 112):
+        controls.act()
+        cut.append(set(door.cut))
+    assert engine.done == [
+        (104, "start", 0),
+        (105, "pause", 1),
+        (108, "resume", 1),
+        (109, "terminate", 1),
+        (110, 0, 1, False),
+        (111, 0, 1, True),
+    ]
+    assert cut[9:] == [set(), {(FIRST_APPLICATION, 1)}, set()]
+
+
+def test_the_supervisor_starts_a_node_that_has_ended_without_a_fault() -> None:
+    engine: Any = FakeEngine()
+    controls = DoorControls(engine, [])
+    Injector(cast(Controls, controls)).schedule(())
+    engine.down.add(1)
+    for engine.time_ms in (SUPERVISE_MS - 1, SUPERVISE_MS):
+        controls.act()
+    assert engine.done == [(SUPERVISE_MS, "start", 1)]
 
 
 def test_a_door_passes_frames_on_with_its_own_address(monkeypatch: pytest.MonkeyPatch) -> None:
