@@ -37,6 +37,7 @@ from actors.members import (
     create_when_name_is_free,
     creation_failure,
     disks_of,
+    poll_members,
     resume,
     take_snapshots,
 )
@@ -142,7 +143,7 @@ class ActorCluster:
         else:
             member.actor.serve_next.remote(setup)
         member.asked = member.actor.process.remote()
-        member.poll, member.answered, member.active_epoch = None, False, NO_EPOCH
+        member.poll, member.news, member.answered, member.active_epoch = None, None, False, NO_EPOCH
         member.snapshot, member.version = None, -1
         member.queues = (MessageQueue(), MessageQueue())
         member.loss_kind, member.loss_count = "none", 0
@@ -303,18 +304,15 @@ class ActorCluster:
 
     # -- commands and queries ------------------------------------------------------------------------------------------
 
-    def poll(self, wait_s: float) -> list[tuple[NodeId, PollReport]]:
-        """Polls all running nodes and returns the reports that have arrived; waits at most `wait_s`, and not for a node
-        that is still starting or whose process is stopped. A node that has exited, died or failed no longer counts as
-        running. The report of one that could not be created, or has failed, has the failure.
+    def poll(self, wait_s: float, only_news: bool = False) -> list[tuple[NodeId, PollReport]]:
+        """Polls all running nodes, with `only_news` unless none has anything to report since the last such poll, and
+        returns the reports that have arrived; waits at most `wait_s`, and not for a node that is still starting or
+        whose process is stopped. A node that has exited, died or failed no longer counts as running. The report of one
+        that could not be created, or has failed, has the failure.
         """
         running = {node: self._members[node] for node in self.running()}
-        for member in running.values():
-            for control in (False, True):
-                member.queues[control].send_queued(member.actor, control)
-            if member.poll is None:
-                member.poll = member.actor.poll.remote()
-        known = [m.poll for node, m in running.items() if m.answered and node not in self._stopped]
+        poll_members(list(running.values()), only_news)
+        known = [m.poll for node, m in running.items() if m.poll and m.answered and node not in self._stopped]
         if known:
             ray.wait(known, num_returns=len(known), timeout=wait_s)
         reports = [(node, report) for node, member in running.items() for report in self._collect(node, member)]

@@ -10,7 +10,8 @@ handles none again. When the node exits or breaks an invariant, the host halts t
 
 Trace events and messages to the experiment (`DRIVER`) are kept until `drain`, within bounds. Of the trace events the
 newest `MAX_TRACES` are kept; a `traces_dropped` event counts the others. Observers read the last `MAX_RECENT` trace
-events as often as they like, each from where it has read to (`observe`). Outcomes are never dropped: while
+events as often as they like, each from where it has read to (`observe`). `await_news` ends when there is something to
+drain, so that a node of which there is no news need not be asked. Outcomes are never dropped: while
 `MAX_REPORTS` of them wait to be drained, commands of the experiment are withheld from the node, together with the calls
 that brought them (`actors/cluster.py` bounds how many commands queue up behind them).
 
@@ -19,11 +20,13 @@ All calls happen on one thread.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import traceback
 from asyncio import TimerHandle
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import islice
 
 from actors.clock import LoopClock
@@ -79,6 +82,7 @@ class NodeHost:
         self._recent: deque[tuple[TimeMs, Trace]] = deque(maxlen=MAX_RECENT)
         self._kept = 0
         self._reports: list[Message] = []
+        self._news = asyncio.Event()
         self._withheld: deque[_Input] = deque()
         self._scheduled = False
         self._paused = False
@@ -167,6 +171,7 @@ class NodeHost:
             self._meter.record_sent(effect.to, effect.message)
             if effect.to == DRIVER:
                 self._reports.append(effect.message)
+                self._news.set()
             else:
                 self._send(effect.to, effect.message)
         elif isinstance(effect, SetTimer):
@@ -186,6 +191,7 @@ class NodeHost:
     def _keep(self, now_ms: TimeMs, trace: Trace) -> None:
         self._traces.append((now_ms, trace))
         self._recent.append((now_ms, trace))
+        self._news.set()
         self._kept += 1
         self._meter.record_trace(trace)
         if len(self._traces) > MAX_TRACES:
@@ -218,6 +224,7 @@ class NodeHost:
     def halt(self) -> None:
         """Drops all queued inputs and timers, and handles no input again."""
         self._halted = True
+        self._news.set()
         self._control.clear()
         self._data.clear()
         self._withheld.clear()
@@ -236,10 +243,21 @@ class NodeHost:
             traces.insert(0, (traces[0][0], TracesDropped(self._traces_dropped)))
             self._traces_dropped = 0
         reports, self._reports = self._reports, []
+        if not self._halted:
+            self._news.clear()
         self._data.extendleft(reversed(self._withheld))
         self._withheld.clear()
         self._schedule()
         return traces, reports
+
+    def announce(self) -> None:
+        """Ends `await_news`: what is drained with the host has news."""
+        self._news.set()
+
+    async def await_news(self, within_s: float) -> None:
+        """Waits until there is something to drain or the host has halted, at most `within_s`."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._news.wait(), within_s)
 
     def observe(self, since: int) -> tuple[int, list[tuple[TimeMs, Trace]]]:
         """(number of trace events so far, those after the first `since` with their times), without taking them from

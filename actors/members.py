@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,8 @@ from protocol.ids import DRIVER, NO_EPOCH, NodeId
 
 ACTOR_GONE = (RayActorError, ActorUnschedulableError)
 """The errors of a call to an actor that has ended, or whose Ray node is lost."""
+NEWS_WITHIN_S = 60.0
+"""How long a node waits for something to report before it is polled again."""
 _RETRY_S = 0.02
 _STORAGE_ERRORS = {StorageError.__name__, *(kind.__name__ for kind in StorageError.__subclasses__())}
 
@@ -47,10 +49,11 @@ class Member:
     """One node. `actor` is its present actor, None while it does not run, `incarnation` counts its starts.
 
     `process` is the process of the present incarnation, or of the last one that is known, with the call `asked` for it
-    under way. `poll` and `snapshot` are calls under way; `answered`: the present incarnation has answered a poll;
-    `version` is that of its last snapshot (-1: none), `active_epoch` that of an active controller. `loss_kind` and
-    `loss_count` are applied to the disk before the next start; `disk` counts the disks before; `skew_ms` is how far
-    its clock is ahead from the next start on; `queues` are those of the data and the control channel.
+    under way. `poll` and `snapshot` are calls under way, `news` is one that ends when a poll has something to report;
+    `answered`: the present incarnation has answered a poll; `version` is that of its last snapshot (-1: none),
+    `active_epoch` that of an active controller. `loss_kind` and `loss_count` are applied to the disk before the next
+    start; `disk` counts the disks before; `skew_ms` is how far its clock is ahead from the next start on; `queues` are
+    those of the data and the control channel.
     """
 
     actor: Handle = None
@@ -58,6 +61,7 @@ class Member:
     process: ProcessId | None = None
     asked: ray.ObjectRef[ProcessId] | None = None
     poll: ray.ObjectRef[PollReport] | None = None
+    news: ray.ObjectRef[None] | None = None
     answered: bool = False
     snapshot: ray.ObjectRef[tuple[int, NodeSnapshot | None]] | None = None
     version: int = -1
@@ -67,6 +71,27 @@ class Member:
     disk: int = 0
     skew_ms: int = 0
     queues: tuple[MessageQueue, MessageQueue] = field(default_factory=lambda: (MessageQueue(), MessageQueue()))
+
+    def may_have_news(self) -> bool:
+        """Whether the node may have something to report that `ask` has not asked for."""
+        return self.news is None or bool(ray.wait([self.news], timeout=0)[0])
+
+    def ask(self, with_news: bool) -> None:
+        """Polls the node unless a poll is under way; `with_news`: and has it say when it has news."""
+        if self.poll is None:
+            self.poll = self.actor.poll.remote()
+            if with_news and self.may_have_news():
+                self.news = self.actor.await_news.remote(NEWS_WITHIN_S)
+
+
+def poll_members(members: Sequence[Member], only_news: bool) -> None:
+    """Sends what is queued for nodes that run, and polls them; with `only_news` all or, where none has news, none."""
+    for member in members:
+        for control in (False, True):
+            member.queues[control].send_queued(member.actor, control)
+    if not only_news or any(member.may_have_news() for member in members):
+        for member in members:
+            member.ask(with_news=only_news)
 
 
 def take_snapshots(members: Mapping[NodeId, Member]) -> list[tuple[NodeId, NodeSnapshot]]:

@@ -393,6 +393,10 @@ class NodeShell:
 
         return await self.run_on_loop(act())
 
+    async def await_news(self, within_s: float) -> None:
+        """Returns when the next poll has something to report, at the latest after `within_s`."""
+        await self.run_on_loop(self._host.await_news(within_s))
+
     def _note_drops(self) -> None:
         """Passes what the recovery of the logs has dropped on to those who read the trace events."""
         drops, self._reported_drops = self._storage.dropped[self._reported_drops :], len(self._storage.dropped)

@@ -72,9 +72,11 @@ class AdminRelay:
         command = replace(command, command_id=-self._last_id)
         if self._calls is not None:
             self._calls.began(command)
+            host.announce()
         outcome = await self._ask(host, command.command_id, command)
         if self._calls is not None:
             self._calls.ended(command, outcome)
+            host.announce()
         return outcome
 
     async def query(self, host: NodeHost, request: AdminRequest) -> Message:

@@ -46,6 +46,14 @@ class BareBroker:
     async def store(self, payload: bytes) -> None:
         """Returns at once."""
 
+    async def exchange(self, every_s: float, for_s: float, size: int) -> None:
+        """Calls its peers in turn with `size` bytes, one every `every_s`."""
+        payload, ends_s, turn = b"\xa5" * size, time.perf_counter() + for_s, 0
+        while time.perf_counter() < ends_s:
+            await self._peers[turn % len(self._peers)].store.remote(payload)
+            turn += 1
+            await asyncio.sleep(every_s)
+
     async def pid(self) -> int:
         return os.getpid()
 
@@ -110,6 +118,12 @@ class Ceiling:
     def round_trip(self, size: int, warm_up_s: float, for_s: float) -> CallLatencies:
         calls: CallLatencies = ray.get(self._producer.round_trip.remote(self._brokers[0], size, warm_up_s, for_s))
         return calls
+
+    def exchange(self, calls_per_s: float, for_s: float, size: int) -> None:
+        """Has the brokers make so many calls per second to each other, all together, and returns at once."""
+        every_s = len(self._brokers) / calls_per_s
+        for broker in self._brokers:
+            broker.exchange.remote(every_s, for_s, size)
 
     def pids(self) -> list[int]:
         """The processes of all actors."""

@@ -9,6 +9,9 @@ without any node in it.
 
 The restarted broker is killed first, and its session has ended: it opens all its logs, registers, and replays the
 metadata before it runs.
+
+A second baseline is what Ray's calls cost: in the same seconds as many bare actors as the cluster has brokers and
+controllers make as many calls as Kafka's intervals need at the least (`calls_per_second`).
 """
 
 from __future__ import annotations
@@ -40,13 +43,16 @@ PARTITIONS_PER_TOPIC = 5_000
 SETTLE_S = 12.0
 """Before the measurement: two repetitions of the metrics, and the checkpoints of the high watermarks."""
 CONFIG: Mapping[str, object] = {MIN_INSYNC_REPLICAS: 2}
+CALL_BYTES = 100
+"""About the size of a frame with a fetch, a renewal or a heartbeat."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdleFigures:
     """The figures of one cluster. `cores` are processor seconds per second of its brokers and controllers together,
     `all_cores` those of all its actors, with client, recovery manager and load generator, `bare_cores` those of as many
-    bare actors. `empty_mb` is the resident memory of a broker without partitions, `broker_mb` that with its share.
+    bare actors; `calling_cores` those of as many bare actors as brokers and controllers, with as many calls between
+    them. `empty_mb` is the resident memory of a broker without partitions, `broker_mb` that with its share.
     """
 
     brokers: int
@@ -59,6 +65,7 @@ class IdleFigures:
     cores: float
     all_cores: float
     bare_cores: float
+    calling_cores: float
     restart_s: float
 
     @property
@@ -79,6 +86,7 @@ class IdleFigures:
             f"{self.cores:.3f}",
             f"{self.all_cores:.3f}",
             f"{self.all_cores / max(self.bare_cores, 0.001):.1f}",
+            f"{self.calling_cores:.3f}",
             f"{self.restart_s:,.1f} s",
         ]
 
@@ -103,7 +111,7 @@ def run(
         },
         columns=(
             *("brokers + controllers", "partitions", "created in", "broker, empty", "broker", "per replica"),
-            *("controller", "cores", "all actors", "of bare actors", "broker runs again"),
+            *("controller", "cores", "all actors", "of bare actors", "bare actors that call", "broker runs again"),
         ),
         rows=[one.texts() for one in found],
     )
@@ -121,6 +129,17 @@ def topics_of(partitions: int) -> list[int]:
     return [PARTITIONS_PER_TOPIC] * full + [rest] * (rest > 0)
 
 
+def calls_per_second(brokers: int, controllers: int) -> float:
+    """How many calls an idle cluster needs, where a request and its response share one, and so do the requests of two
+    nodes to each other. By Kafka's intervals every node but the active controller fetches from the metadata log twice a
+    second, two brokers that follow each other renew their fetch sessions twice a second (`replica.fetch.wait.max.ms`),
+    and each broker sends a heartbeat every two seconds (`broker.heartbeat.interval.ms`). In rotation a broker shares
+    partitions with the `REPLICATION_FACTOR` - 1 brokers on either side of it.
+    """
+    partners = min(brokers - 1, 2 * (REPLICATION_FACTOR - 1))
+    return 2 * (brokers + controllers - 1) + brokers * partners + brokers / 2
+
+
 def _measure(brokers: int, controllers: int, partitions: int, seconds: int) -> IdleFigures:
     from experiments.bench.ceiling import Ceiling
     from experiments.bench.ray_cluster import bench_cluster
@@ -132,17 +151,19 @@ def _measure(brokers: int, controllers: int, partitions: int, seconds: int) -> I
         _create(cluster, partitions, brokers)
         create_s = time.perf_counter() - began_s
         bare = Ceiling(len(pids) - 1)
-        bare_pids = bare.pids()
-        time.sleep(SETTLE_S)
         spec = cluster.engine.spec
         nodes = [pids[node] for node in (*spec.broker_ids, *spec.controller_ids)]
-        groups = (nodes, list(pids.values()), bare_pids)
+        calling = Ceiling(len(nodes) - 1)
+        groups = (nodes, list(pids.values()), bare.pids(), calling.pids())
+        time.sleep(SETTLE_S)
+        calling.exchange(calls_per_second(brokers, controllers), seconds, CALL_BYTES)
         before = [cpu_s(group) for group in groups]
         time.sleep(seconds)
-        cores, all_cores, bare_cores = (
+        cores, all_cores, bare_cores, calling_cores = (
             round((cpu_s(group) - begun) / seconds, 4) for group, begun in zip(groups, before, strict=True)
         )
         bare.close()
+        calling.close()
         return IdleFigures(
             brokers=brokers,
             controllers=controllers,
@@ -154,6 +175,7 @@ def _measure(brokers: int, controllers: int, partitions: int, seconds: int) -> I
             cores=cores,
             all_cores=all_cores,
             bare_cores=bare_cores,
+            calling_cores=calling_cores,
             restart_s=round(_restart(cluster, brokers - 1), 1),
         )
 

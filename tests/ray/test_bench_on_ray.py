@@ -21,7 +21,7 @@ SHORT_SESSION_MS = 3_000
 ROW = {
     *("batch_bytes", "partitions", "in_flight", "records_per_second", "megabytes_per_second", "p50_ms", "p99_ms"),
     *("refused", "ceiling_batches_per_second", "ceiling_p50_ms", "call_p50_ms"),
-    *("of_ceiling", "hop_round_trips", "call_round_trips"),
+    *("of_ceiling", "hop_round_trips", "call_round_trips", "hops_in_calls"),
 }
 
 

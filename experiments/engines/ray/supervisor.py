@@ -140,16 +140,18 @@ class Supervisor:
         self._cluster.start(node)
         self._record(lambda tap: tap.began(node))
 
-    def poll(self) -> None:
-        """Polls the nodes once, and starts those that are to run. One of `RAY_FAILURES` where Ray is lost."""
-        self._poll_nodes()
+    def poll(self, only_news: bool = True) -> None:
+        """Polls the nodes once, unless `only_news` are wanted and there are none, and starts those that are to run. One
+        of `RAY_FAILURES` where Ray is lost.
+        """
+        self._poll_nodes(only_news)
         self._start_wanted()
         self._record_processes()
 
-    def _poll_nodes(self) -> None:
+    def _poll_nodes(self, only_news: bool = False) -> None:
         require_control_store(str(self.state.address))
         before = {node: self._cluster.process(node) for node in self._cluster.running()}
-        reports = self._cluster.poll(_ANSWER_WITHIN_S)
+        reports = self._cluster.poll(_ANSWER_WITHIN_S, only_news)
         last = dict(reports)
         self._record(lambda tap: tap.reports(reports))
         ended = [node for node in before if not self._cluster.is_running(node)]
@@ -215,7 +217,7 @@ class Supervisor:
 
     def carry_out(self, command: NodeCommand) -> NodeAnswer:
         """Carries out a command, and records it as an event."""
-        self.poll()
+        self.poll(only_news=False)
         names = {node_name(node): node for node in self._nodes}
         if command.action is NodeAction.LIST:
             return NodeAnswer(rows=tuple(map(self._row, names.values())))

@@ -3,6 +3,7 @@ test moves."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 
@@ -342,3 +343,49 @@ def test_observers_read_the_events_each_from_its_place_and_take_nothing_from_the
     kept = [(5, event) for event in events[1:]]
     assert bench.host.observe(0) == (4, [(5, TracesDropped(1)), *kept])
     assert bench.host.drain()[0] == [(0, events[0]), *kept]
+
+
+async def ends_at(bench: Bench, what: Callable[[], object]) -> tuple[bool, bool]:
+    """Whether waiting for news had ended before and after `what`."""
+    waiting = asyncio.ensure_future(bench.host.await_news(3_600))
+
+    async def is_over() -> bool:
+        for _ in range(5):  # turns of the loop from the event to the end of the wait
+            await asyncio.sleep(0)
+        return waiting.done()
+
+    before = await is_over()
+    what()
+    after = await is_over()
+    waiting.cancel()
+    return before, after
+
+
+def test_the_wait_for_news_ends_with_a_trace_event_an_outcome_an_announcement_and_the_end_of_the_node() -> None:
+    outcome = Send(DRIVER, message(9))
+
+    async def run() -> None:
+        bench = Bench({1: [outcome], 2: []})
+        assert await ends_at(bench, lambda: bench.host.note(SessionExpired(1))) == (False, True)
+        assert await ends_at(bench, lambda: None) == (True, True), "what has not been drained is still news"
+        bench.host.drain()
+        for number, has_news in ((2, False), (1, True)):
+            bench.deliver(number)
+            assert await ends_at(bench, bench.clock.settle) == (False, has_news)
+        bench.host.drain()
+        assert await ends_at(bench, bench.host.announce) == (False, True)
+        bench.host.drain()
+        assert await ends_at(bench, bench.host.halt) == (False, True)
+        bench.host.drain()
+        assert await ends_at(bench, lambda: None) == (True, True), "the end of a node stays news"
+
+    asyncio.run(run())
+
+
+def test_the_wait_for_news_ends_after_its_time_without_any() -> None:
+    async def run() -> object:
+        bench = Bench()
+        await asyncio.wait_for(bench.host.await_news(0.001), 60)
+        return bench.host.drain()
+
+    assert asyncio.run(run()) == ([], [])

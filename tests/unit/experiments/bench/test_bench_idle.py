@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.bench.idle import PARTITIONS_PER_TOPIC, IdleFigures, assignments, topics_of
+from experiments.bench.idle import PARTITIONS_PER_TOPIC, IdleFigures, assignments, calls_per_second, topics_of
 from experiments.bench.process_usage import usage_of
 
 SOME = IdleFigures(
@@ -22,6 +22,7 @@ SOME = IdleFigures(
     cores=0.04,
     all_cores=0.06,
     bare_cores=0.02,
+    calling_cores=0.03,
     restart_s=9.0,
 )
 
@@ -49,7 +50,16 @@ def test_the_memory_per_replica_is_the_growth_of_a_broker_over_its_share_of_the_
 def test_the_table_compares_all_actors_with_as_many_bare_ones() -> None:
     texts = SOME.texts()
     assert texts[:2] == ["9 + 1", "90,000"]
-    assert texts[-4:] == ["0.040", "0.060", "3.0", "9.0 s"]
+    assert texts[-5:] == ["0.040", "0.060", "3.0", "0.030", "9.0 s"]
+
+
+def test_the_calls_of_an_idle_cluster_follow_from_kafkas_intervals() -> None:
+    """Three brokers and three controllers: five nodes fetch metadata twice a second (10), three pairs of brokers renew
+    their sessions twice (6), three heartbeats in two seconds (1.5). Nine brokers and one controller: nine fetch (18),
+    each shares partitions with two brokers on either side, 18 pairs (36), and 4.5 heartbeats.
+    """
+    assert calls_per_second(3, 3) == 17.5
+    assert calls_per_second(9, 1) == 58.5
 
 
 def test_the_usage_of_this_process_is_known_and_that_of_none_is_not() -> None:

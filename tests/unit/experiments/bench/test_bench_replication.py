@@ -86,6 +86,7 @@ def test_a_row_has_the_rates_and_ratios_of_the_counts() -> None:
         "of_ceiling": 0.5,
         "hop_round_trips": 2.0,
         "call_round_trips": 4.0,
+        "hops_in_calls": 2.0,
     }
 
 
@@ -100,8 +101,8 @@ def test_a_small_batch_is_one_record(size: int) -> None:
 
 def test_the_table_has_the_same_figures_and_round_trips_under_light_load_only() -> None:
     light, deep = row().texts(), row(LoadPoint(64 * KIB, 8, 40)).texts()
-    assert light == ["64 KiB", "1", "1", "19,200", "19.7", "6.0 ms", "45.0 ms", "39.3", "0.50", "2.00", "4.00"]
-    assert deep == ["64 KiB", "8", "40", *light[3:9], "", ""]
+    assert light == ["64 KiB", "1", "1", "19,200", "19.7", "6.0 ms", "45.0 ms", "39.3", "0.50", "2.00", "4.00", "2.00"]
+    assert deep == ["64 KiB", "8", "40", *light[3:9], "", "", ""]
     assert len(light) == len(COLUMNS)
 
 

@@ -62,7 +62,7 @@ class Cluster:
     def directory(self, node: NodeId) -> Path:
         return Path("/disks", str(node))
 
-    def poll(self, wait_s: float) -> list[tuple[NodeId, PollReport]]:
+    def poll(self, wait_s: float, only_news: bool = False) -> list[tuple[NodeId, PollReport]]:
         reports = [(0, PollReport([(5, trace) for trace in self.traces], [], False, None))]
         for node, report in self.ending.items():
             self.remove(node)
