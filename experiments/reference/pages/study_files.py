@@ -82,6 +82,8 @@ def _keys() -> Iterator[tuple[str, str, str, str]]:
     meaning = "of trials and the controls of their failures: for the study's objective, or, if that has fewer than ten "
     yield code("correlation"), "", meaning + "events, for the time not writable", ""
     yield code("gain"), "", "by what factor the controls reduce the variance of that number", ""
+    meaning = "by what factor the weights of drawn trials reduce it besides; null if they are not drawn"
+    yield code("drawing_gain"), "", meaning, ""
     for metric in METRICS:
         yield code(metric.name), metric.estimator.unit, metric.meaning, metric.estimator.interval
     meaning = (

@@ -45,7 +45,7 @@ from dataclasses import astuple, dataclass, fields, replace
 
 import numpy as np
 
-from experiments.studies.estimation.moments import ALPHA, Numbers, Sums
+from experiments.studies.estimation.moments import ALPHA, Numbers, Sums, is_weighted
 
 FOLDS = 5
 LEAST_EVENTS, LEAST_ELSEWHERE = 10, 5
@@ -179,6 +179,12 @@ class Controls:
     def first(self, trials: int) -> Controls:
         """Those of so many trials."""
         return Controls(*(getattr(self, each.name)[:trials] for each in fields(self)))
+
+
+def drawing_gain(sums: Sums) -> float | None:
+    """By what factor drawing reduces the variance of the number of events, where as many plain trials have the variance
+    sum(w) of rare ones and drawn ones have sum(w^2), w the weights of the events; None if none is weighted."""
+    return sums.weight / sums.weight_squares if sums.events and is_weighted(sums) else None
 
 
 def folded(values: Numbers, exposures: Numbers, events: Numbers, controls: Controls) -> list[ControlSums]:

@@ -15,7 +15,7 @@ from experiments.studies.design.estimator import choose, sentence
 from experiments.studies.design.study import Cell, StudyPlan, decided, groups_of, metrics_of
 from experiments.studies.estimation import selection, targets
 from experiments.studies.estimation.clusters import cluster_interval
-from experiments.studies.estimation.controlled import LEAST_EVENTS, ControlSums
+from experiments.studies.estimation.controlled import LEAST_EVENTS, ControlSums, drawing_gain
 from experiments.studies.estimation.growth import Reweighting
 from experiments.studies.estimation.intervals import assumed_sizes, limits
 from experiments.studies.estimation.moments import ALPHA, Estimate, Sums, degeneracy
@@ -67,8 +67,9 @@ class CellEstimates:
 
     `estimator`: that of the trials (`plain`, `importance`, `splitting`, `multifidelity`, if they have controls).
     `controls`: how many controls of other failures the trials have; `correlation`: of a trial and the control of its
-    failures; `gain`: by what factor the controls reduce the variance, both of the study's objective, or, if that has
-    fewer than `LEAST_EVENTS` events, of the time not writable; None without controls.
+    failures; `gain`: by what factor the controls reduce the variance; `drawing_gain`: by what factor drawn trials do,
+    each of the study's objective, or, if that has fewer than `LEAST_EVENTS` events, of the time not writable; None
+    without controls, and of trials that are not drawn.
 
     `compared_with_first`: each at 95 %. The other fields are about the group of cells that share all assumptions
     (`design/study.py`). `reference`: the cell that the others of its group are compared with, which is the
@@ -98,6 +99,7 @@ class CellEstimates:
     controls: int = 0
     correlation: float | None = None
     gain: float | None = None
+    drawing_gain: float | None = None
 
     def value(self, metric: str) -> float:
         """The estimate of the metric of that name, without its interval."""
@@ -289,6 +291,7 @@ def _single(plan: StudyPlan, asked: Cell, cell: CellSums, sizes: Mapping[str, fl
         controls=round(with_controls.runs) if with_controls else 0,
         correlation=with_controls.correlation if with_controls else None,
         gain=cell.sums[shown].gain if with_controls else None,
+        drawing_gain=drawing_gain(cell.sums[shown]) if with_controls and not choice.in_cycles else None,
     )
 
 

@@ -13,10 +13,18 @@ harms / exposure, with the limits of `intervals.py`, whose variance over trials 
 *Harms that were not seen.* The next harm may be of any cycle, one that did no harm too: it counts with the largest w(s)
 of any cycle, in the limits and in the bound where nothing was seen. So after harmless events the bound grows as s does:
 -ln(alpha) s / T. In importance sampling, where a cycle with the likelihood ratio v may count more than any harm seen,
-it is v (w(s) - 1) that it adds to the limit at s = 1. And a cycle may have more events of the cause than any that was
-seen. With rate l, mean absence d and n events at most in the cycles seen, cycles with n + 1 come at the rate l s (l s
-d)^n (each further one before the end of an absence); all of them beyond those of s = 1 count as harmful. With n = 0,
-all events of the cause do.
+it is v (w(s) - 1) that it adds to the limit at s = 1. Trials that are drawn by their controls have one weight each, at
+most that of the harms seen if the control sees harm (`trials/multifidelity.py`), and the limit at s = 1 takes no unseen
+harm for heavier: so the next one has the largest weight of those seen, with the largest w(s) of any cycle. And a cycle
+may have more events of the cause than any that was seen. With rate l, mean absence d and n events at most in the cycles
+seen, cycles with n + 1 come at the rate l s (l s d)^n (each further one before the end of an absence); all of them
+beyond those of s = 1 count as harmful. With n = 0, all events of the cause do. A pause of seconds has a short d, but
+may come while others keep replicas absent for D: these begin L cycles a year, in which n + 1 events come at the rate L
+(l s D)^(n + 1), which is added.
+
+*Controls.* They see the failures of their trials, so w(s) applies to the corrected values x' of `controlled.py` as to
+x. With b the mean w(s) of the harms, b x' has the variance b^2 Var(x'), and b one of its own, by the harms after few
+and after many events that were seen. The variance is the sum of both; without controls that is the one of x w(s).
 
 *Validity.* The answer goes as far as the harms are worth 10 of equal weight, or half of what they are worth at s = 1;
 as the cluster is whole for most of the time, s l d <= 1/2; and to `MOST`. Beyond, nothing is said. Causes without a
@@ -54,19 +62,28 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A cause of failure: events a year in the whole cluster, and how long one keeps a replica out of sync, in
-    years."""
+    """A cause of failure: events a year in the whole cluster, and how long one keeps a replica out of sync, in years.
+    `others_per_year`, `others_years`: the events of causes that do so for longer, and for how long at most."""
 
     name: str
     events_per_year: float
     absence_years: float
+    others_per_year: float = 0.0
+    others_years: float = 0.0
+
+    def unseen(self, events: int) -> float:
+        """Cycles a year with one event more."""
+        rate = self.events_per_year
+        within = self.others_per_year * (rate * self.others_years) ** (events + 1)
+        return rate * (rate * self.absence_years) ** events + within
 
 
 class Cycle(NamedTuple):
-    """Of the cycles with one number of events: how many were expected at least, and the largest likelihood ratio."""
+    """Of the cycles with one number of events: how many were expected at least, and in importance sampling the largest
+    likelihood ratio. None of it otherwise, where the weight of a cycle is that of its trial."""
 
     expected: float
-    weight: float
+    weight: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +115,12 @@ class Harms:
     def largest(self, factor: float, present: float) -> float:
         """What the next harm counts at most, if it is `present` at the present rate."""
         seen = present * max(1.0, float(self.ratios(factor).max(initial=0.0)))
-        ratios = {
-            events: factor**events * math.exp(-(factor - 1.0) * each.expected) for events, each in self.cycles.items()
-        }
-        unseen = (
-            each.weight * (ratios[events] - 1.0) + min(each.weight, present) for events, each in self.cycles.items()
-        )
-        return max(seen, max(unseen, default=0.0))
+        unseen = 0.0
+        for events, (expected, weight) in self.cycles.items():
+            ratio = factor**events * math.exp(-(factor - 1.0) * expected)
+            counts = present * ratio if weight is None else weight * (ratio - 1.0) + min(weight, present)
+            unseen = max(unseen, counts)
+        return max(seen, unseen)
 
     def effective_sample_size(self, factor: float) -> float:
         """Kish's, of the harms' weights."""
@@ -119,10 +135,11 @@ class Harms:
         by_value = float(after.sum() / before.sum())
         by_weight = float(self.weight @ ratios / self.weight.sum())
         by_square = float(self.weight_squares @ ratios**2 / self.weight_squares.sum())
+        added = max(0.0, float(after @ after - by_value**2 * (before @ before)))
         return replace(
             sums,
             value=sums.value * by_value,
-            value_squares=sums.value_squares * float(after @ after / (before @ before)),
+            value_squares=by_value**2 * sums.value_squares + (sums.value / float(before.sum())) ** 2 * added,
             value_exposure=sums.value_exposure * by_value,
             weight=sums.weight * by_weight,
             weight_squares=sums.weight_squares * by_square,
@@ -143,9 +160,7 @@ def upper_limit(
     else:
         high = zero_bound(effective_years(sums), alpha) * size * harms.largest(factor, 1.0)
     most = max(harms.cycles, default=0)
-    rate = cause.events_per_year
-    unseen = rate * (rate * cause.absence_years) ** most
-    return asked.factor * (high + (factor ** (most + 1) - 1.0) * unseen * size)
+    return asked.factor * (high + (factor ** (most + 1) - 1.0) * cause.unseen(most) * size)
 
 
 def growth(asked: Measured, sums: Sums, size: float, harms: Harms, cause: Cause, alpha: float) -> Growth | None:

@@ -42,15 +42,23 @@ class Model(NamedTuple):
 
 def model_of(params: CellParameters) -> Model:
     """The causes of a cell that come at a constant rate, by the names of their groups."""
-    absence = (params.longest_absence_ms + (params.detection_ms or 0)) / YEAR_MS
-    rates: dict[str, float] = {}
-    mttf = params.broker_mttf
+    detection_ms, mttf = params.detection_ms or 0, params.broker_mttf
+    longest = (params.longest_absence_ms + detection_ms) / YEAR_MS
+    rates, absences = dict[str, float](), dict[str, float]()
     if mttf is not None and mttf.dist == "exponential" and params.failures is None:
-        rates[OWN] = params.brokers * YEAR_MS / mttf.mean_ms
+        rates[OWN], absences[OWN] = params.brokers * YEAR_MS / mttf.mean_ms, longest
     for source in (*poisson_sources(params), *impairment_sources(params)):
         rates[source.group] = rates.get(source.group, 0.0) + source.events_per_year
-    windows_ms = {burst.cause: burst.window_ms for burst in params.burst}
-    return Model({name: Cause(name, rate, absence) for name, rate in rates.items()}, params.brokers, windows_ms)
+        absences[source.group] = longest
+    for source in impairment_sources(params):
+        away_ms = source.down.mean_ms + detection_ms
+        away_ms += 0 if params.catch_up is None else params.catch_up.needed_ms(round(away_ms), lost_disk=False)
+        absences[source.group] = min(longest, away_ms / YEAR_MS)
+    causes = {}
+    for name, rate in rates.items():
+        longer = sum(rates[other] for other, absence in absences.items() if absence > absences[name])
+        causes[name] = Cause(name, rate, absences[name], longer, longest)
+    return Model(causes, params.brokers, {burst.cause: burst.window_ms for burst in params.burst})
 
 
 def group_of(cause: str) -> str:
@@ -184,7 +192,12 @@ def reweighting_of(study: StudyPlan, rows: pa.Table) -> list[Reweighting | None]
     frame = rows.to_pandas().sort_values(["cell", "cause", "what", "trial", "events"], kind="stable")
     for (cell, cause), each in frame.groupby(["cell", "cause"], sort=True):
         of = each[each["what"] == CYCLE].groupby("events").agg({"expected": "min", "weight": "max"})
-        cycles = {int(row.Index): Cycle(float(row.expected), float(row.weight)) for row in of.itertuples()}
+        in_cycles = choose(study.cells[cell].parameters, study.functions is not None).in_cycles
+        weights = of["weight"].to_list() if in_cycles else [None] * len(of)
+        cycles = {
+            int(events): Cycle(*pair)
+            for events, *pair in zip(of.index.to_list(), of["expected"].to_list(), weights, strict=True)
+        }
         for what, target in ((LOSS, INCIDENTS), (UNWRITABLE, WRITABLE)):
             of = each[each["what"] == what]
             names = ("events", "expected", "value", "weight", "weight_squares")

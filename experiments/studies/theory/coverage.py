@@ -2,11 +2,12 @@
 frequent failures, which all estimators can measure, and by hand for each failure model, where losses are too rare for
 plain trials and for splitting. Multi-fidelity estimation has plain trials in the former, importance sampling in the
 latter. `auto` has plain trials in the former, with as many controls as its pilot finds. The chain also gives the share
-of time in which acks=all is refused; splitting is made for losses alone.
+of time in which acks=all is refused; splitting is made for losses alone. In trials of a few days of the same cell
+losses are rare, so that multi-fidelity estimation draws them by their controls (`trials/multifidelity.py`).
 
-A *study* of a cell is `TRIALS` trials with their interval; other seeds give other studies. Intervals are right if 95 %
-of many studies hold the value, up to chance: of 200 studies 180 or more do in 999 of 1,000 cases. An estimator that
-misses a way to a loss has narrow intervals that hold it in few studies or in none.
+A *study* of a cell is `TRIALS` trials (more if they are drawn) with their interval; other seeds give other studies.
+Intervals are right if 95 % of many studies hold the value, up to chance: of 200 studies 180 or more do in 999 of 1,000
+cases. An estimator that misses a way to a loss has narrow intervals that hold it in few studies or in none.
 
 Loss rates by hand are of the first order in the share of time for which a replica is absent, and cover what the Markov
 chain (`model.py`) does not: shared causes, and the time for which a replica starts and
@@ -63,11 +64,14 @@ class _Cells:
     models: dict[str, dict[str, object]]
     frequent: dict[str, object]
     frequent_duration: dict[str, str]
+    drawn_duration: str
+    drawn_trials: int
 
 
 _CELLS = declared(_Cells, __file__, "coverage.yaml")
 MODELS = _CELLS.models
 ESTIMATORS = tuple(_CELLS.frequent_duration)
+DRAWN = "frequent failures, drawn trials"
 _FOR_RARE_LOSSES = ("importance", "multifidelity")
 
 
@@ -92,9 +96,11 @@ class Coverage:
 
 
 def cells(estimator: str) -> Iterator[tuple[str, bool, CellParameters]]:
-    """The cell of frequent failures; for an estimator of rare losses also every failure model, without and with
-    catch-up."""
+    """The cell of frequent failures, for controls also with trials that are drawn; for an estimator of rare losses also
+    every failure model, without and with catch-up."""
     yield "frequent failures", False, _cell(_CELLS.frequent, estimator, _CELLS.frequent_duration[estimator])
+    if estimator == "multifidelity":
+        yield DRAWN, False, _cell(_CELLS.frequent, estimator, _CELLS.drawn_duration)
     for name, fields in MODELS.items() if estimator in _FOR_RARE_LOSSES else ():
         for catch_up in (False, True):
             added = fields | ({"catch_up": _CELLS.catch_up} if catch_up else {})
@@ -112,7 +118,8 @@ def coverage(studies: int, jobs: int | None, estimator: str = "importance") -> I
     of `ESTIMATORS`."""
     with mapping(jobs) as run:
         for name, catch_up, params in cells(estimator):
-            found = list(run(_study, [params] * studies, range(studies)))
+            trials = _CELLS.drawn_trials if name == DRAWN else TRIALS
+            found = list(run(_study, [params] * studies, range(studies), [trials] * studies))
             for metric, known in known_values(params).items():
                 mine = [each[metric] for each in found]
                 covered = sum(each.ci_low <= known <= each.ci_high for each in mine)
@@ -131,12 +138,12 @@ def known_values(params: CellParameters) -> dict[str, float]:
     return {"loss_rate": known}
 
 
-def _study(params: CellParameters, number: int) -> dict[str, Estimate]:
+def _study(params: CellParameters, number: int, trials: int) -> dict[str, Estimate]:
     """The values that are known, as one study estimates them."""
     run = TRIALS_BY_ESTIMATOR[choose(params).estimator]
-    found = [run(params, trial_seed(number, trial, params)) for trial in range(TRIALS)]
+    found = [run(params, trial_seed(number, trial, params)) for trial in range(trials)]
     return {
-        metric: leading_trials(params, found, metric).estimate(metric, TRIALS)[0] for metric in known_values(params)
+        metric: leading_trials(params, found, metric).estimate(metric, trials)[0] for metric in known_values(params)
     }
 
 

@@ -18,6 +18,7 @@ from experiments.studies.estimation.controlled import (
     coefficients,
     controlled,
     controlled_values,
+    drawing_gain,
     folded,
     total_of,
 )
@@ -183,3 +184,11 @@ def test_weights_of_trials_and_controls_are_residuals() -> None:
     assert sums.rate == pytest.approx(3.0)
     assert sums.spread == pytest.approx(0.0, abs=1e-9)
     assert sums.correlation is None
+
+
+def test_gain_of_drawing_is_that_of_the_weights_of_events() -> None:
+    """Four events that weigh 1/4, 1/4, 1/2 and 1 stand for 2 plain ones: 2 / (1/16 + 1/16 + 1/4 + 1) = 16 / 11."""
+    sums = Sums.of([1.0, 1.0, 1.0, 1.0], [1.0] * 4)
+    assert drawing_gain(sums) is None
+    assert drawing_gain(replace(sums, weight=2.0, weight_squares=1.375)) == pytest.approx(16 / 11)
+    assert drawing_gain(Sums.of([0.0], [1.0])) is None

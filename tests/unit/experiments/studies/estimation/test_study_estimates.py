@@ -67,7 +67,7 @@ def test_document_has_the_published_keys() -> None:
         *("min_insync_replicas", "trials", "partition_years", "estimator", "failover_ms", "warnings"),
         *("compared_with_first", "compared_with_reference", "may_be_best", "recommended", "reference"),
         *("trials_to_distinguish", "writable_fraction", "targets", "cheapest", "compared_with_neighbours"),
-        *("controls", "correlation", "gain"),
+        *("controls", "correlation", "gain", "drawing_gain"),
     }
     unwritable, writable = (
         cast("dict[str, float]", first[name]) for name in ("unwritable_fraction", "writable_fraction")

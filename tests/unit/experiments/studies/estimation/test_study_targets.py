@@ -152,6 +152,14 @@ def test_growth_allows_for_more_events_in_a_cycle_than_any_that_was_seen() -> No
     assert found.factor == pytest.approx(-half + math.sqrt(half * half + 6.0), rel=0.03)
 
 
+def test_short_pauses_meet_long_absences_of_other_causes() -> None:
+    """36 pauses a year of 1e-6 years are two in a cycle 36 36e-6 times a year; of the 36 failures a year that keep a
+    replica absent for 1/2,000 of a year, 36 (36 / 2,000)^2 see two."""
+    cause = Cause("pause", 36.0, 1e-6, 36.0, 1.0 / 2_000.0)
+    assert cause.unseen(1) == pytest.approx(36.0 * 36e-6 + 36.0 * 0.018**2)
+    assert replace(cause, others_per_year=0.0).unseen(1) == pytest.approx(1.296e-3)
+
+
 def test_growth_of_a_cause_of_which_nothing_was_seen_counts_all_its_events() -> None:
     """Rate 0.001, nothing seen in 1,000 years: -ln(0.05) / 1,000 + 0.001 (s - 1) = 0.01 at s = 8.0."""
     found = growth(
@@ -203,3 +211,24 @@ def test_next_harm_of_a_weighted_cycle_counts_as_much_as_the_cycle() -> None:
     assert harms.largest(1.0, 1e-6) == pytest.approx(1e-6)
     assert harms.largest(1.01, 1e-6) == pytest.approx(0.04 + 1e-6)
     assert replace(harms, cycles={}).largest(2.0, 1e-6) == pytest.approx(8e-6)
+
+
+def test_next_harm_of_a_drawn_trial_weighs_as_much_as_those_seen() -> None:
+    """The harms of drawn trials weigh 1/4, harmless cycles have one event or three: at twice the rate the next harm
+    counts 1/4 2^3."""
+    _, plain = harmed([1] * 20, 1_000)
+    harms = replace(plain, cycles={1: Cycle(0.0, None), 3: Cycle(0.0, None)})
+    assert harms.largest(1.0, 0.25) == 0.25
+    assert harms.largest(2.0, 0.25) == pytest.approx(2.0)
+
+
+def test_controls_do_not_narrow_what_the_weights_of_the_harms_vary() -> None:
+    """Ten trials, four with a harm after 1, 1, 3 and 3 events: at twice the rate these count 2, 2, 8 and 8, in the mean
+    b = 5, with sum (w - b)^2 = 36. If controls have made all trials equal, 0.4 each, the variance is that of b alone,
+    36 10 / 9 = 40. Without controls it is that of the ten values: 136 - 10 2^2 = 96, times 10 / 9."""
+    sums, harms = harmed([1, 1, 3, 3], 10)
+    assert harms.grown(sums, 2.0).variance == pytest.approx(960.0 / 9.0)
+    equal = replace(sums, value_squares=10 * 0.4**2)
+    assert equal.variance == 0.0
+    assert harms.grown(equal, 2.0).ratio == pytest.approx(2.0)
+    assert harms.grown(equal, 2.0).variance == pytest.approx(40.0)

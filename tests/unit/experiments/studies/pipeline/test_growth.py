@@ -123,7 +123,9 @@ def test_trial_without_failures_has_no_rows() -> None:
 
 
 def test_causes_are_those_with_a_constant_rate() -> None:
-    """Three brokers that fail every 73 days on average: 15 times a year; two racks with an event every other year."""
+    """Three brokers that fail every 73 days on average: 15 times a year; two racks with an event every other year. A
+    pause keeps a broker out of sync for its own time and the detection, and comes while any of 15 + 1 + 2 + 4 other
+    events a year does so for longer."""
     bursts = [{"per_year": 2, "size": 2}, {"name": "deploys", "per_year": 4, "size": 2, "window": "10m"}]
     base = {"broker_mttf": "73d", "racks": 2, "rack_power_events_per_year": 0.5, "burst": bursts}
     model = model_of(study_of(base=base).cells[0].parameters)
@@ -131,6 +133,11 @@ def test_causes_are_those_with_a_constant_rate() -> None:
         {"broker": 15.0, "rack power": 1.0, "burst": 2.0, "burst deploys": 4.0}
     )
     assert model.windows_ms == {"burst": 120_000, "burst deploys": 600_000}
+    pause = {"name": "gc", "per_year": 2, "duration": "876s"}
+    detection, paused = 9 / 31_536_000, model_of(study_of(base=base | {"paused": pause}).cells[0].parameters).causes
+    gc, own = paused["broker gc"], paused["broker"]
+    assert (gc.events_per_year, gc.others_per_year) == pytest.approx((6.0, 22.0))
+    assert (gc.absence_years, gc.others_years) == pytest.approx((876 / 31_536_000 + detection, own.absence_years))
     weibull = {"broker_mttf": {"dist": "weibull", "mean": "73d", "shape": 0.7}}
     assert not model_of(study_of(base=weibull).cells[0].parameters).causes
     assert (group_of("rack 12 power"), group_of("broker"), group_of("cluster power")) == (
@@ -148,3 +155,4 @@ def test_cells_of_splitting_are_not_reweighted() -> None:
     (loss,) = plain.harms["incidents"]["broker"].ratios(2.0)
     assert loss == pytest.approx(2.0 * math.exp(-(2.5 - 4.6 / 3)))
     assert np.array_equal(plain.harms["incidents"]["broker"].trial, [0])
+    assert {each.weight for each in plain.harms["incidents"]["broker"].cycles.values()} == {None}

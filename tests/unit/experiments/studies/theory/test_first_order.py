@@ -11,7 +11,17 @@ from experiments.cli.main import application
 from experiments.studies.design.estimator import choose
 from experiments.studies.theory import coverage as module
 from experiments.studies.theory.answers import answer
-from experiments.studies.theory.coverage import ESTIMATORS, MODELS, Coverage, cells, coverage, known_values, loss_rate
+from experiments.studies.theory.coverage import (
+    DRAWN,
+    ESTIMATORS,
+    MODELS,
+    Coverage,
+    cells,
+    coverage,
+    known_values,
+    loss_rate,
+)
+from experiments.studies.trials.multifidelity import effort
 from experiments.support.errors import InputError
 from tests.sim.seed_helpers import some
 
@@ -102,8 +112,14 @@ def test_wrong_options_are_refused(option: str, arguments: list[str], found: str
 def test_multifidelity_is_plain_where_failures_are_frequent() -> None:
     chosen = {name: choose(params) for (name, _), params in CELLS.items()}
     plain = [name for name, choice in chosen.items() if not choice.in_cycles]
-    assert plain == ["frequent failures"]
+    assert plain == ["frequent failures", DRAWN]
     assert {choice.estimator for choice in chosen.values()} == {"multifidelity"}
+
+
+def test_trials_of_a_few_days_are_drawn_by_their_losses() -> None:
+    found = effort(CELLS[DRAWN, False])
+    assert "incidents" in found.drawn_by
+    assert found.controls >= 8
 
 
 @pytest.mark.slow
@@ -122,4 +138,5 @@ def test_the_command_prints_a_document(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_estimator_has_its_cells(estimator: str) -> None:
     chosen = [choose(params).estimator for _, _, params in cells(estimator)]
     found = "multifidelity" if estimator == "auto" else estimator
-    assert chosen == [found] * (1 + 2 * len(MODELS) * (estimator in ("importance", "multifidelity")))
+    frequent = 2 if estimator == "multifidelity" else 1
+    assert chosen == [found] * (frequent + 2 * len(MODELS) * (estimator in ("importance", "multifidelity")))

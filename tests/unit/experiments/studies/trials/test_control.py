@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -17,10 +18,14 @@ from experiments.studies.trials.batch import trial_seed
 from experiments.studies.trials.control import ControlMeasures, control_model
 from experiments.studies.trials.importance import run_importance_trial
 from experiments.studies.trials.multifidelity import (
+    Effort,
     control_seed,
     controls_per_trial,
     draw_weights,
+    drawing_work,
     drawn_trial,
+    joined,
+    piloted_places,
     run_multifidelity_trial,
 )
 from experiments.studies.trials.trial import run_trial
@@ -113,7 +118,7 @@ def controls_of(params: CellParameters, seed: int, runs: int, in_cycles: bool) -
 
 
 def test_in_cycles_the_further_controls_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(multifidelity, "further_controls", lambda params: 3)
+    monkeypatch.setattr(multifidelity, "effort", lambda params: Effort(3))
     params = cell("1y", generation="kip-966", detection="instant", writeback="never", estimator="multifidelity")
     drawn = drawn_trial(params, 11)
     own, *others = controls_of(params, 11, 3, True)
@@ -149,7 +154,7 @@ def test_a_drawn_trial_has_the_failures_weight_and_control_of_its_seed(monkeypat
     """Over the seeds all of the 4 controls are drawn, with weights other than 1. d = c - C is 4/3 of the distance of
     the weighted control to the mean of all four, so that its expectation over what is drawn is 0: the sum of q d over
     the four, which is that of (c / 4 - q / 4 sum(c)) in units of 4/3."""
-    monkeypatch.setattr(multifidelity, "further_controls", lambda params: 3)
+    monkeypatch.setattr(multifidelity, "effort", lambda params: Effort(3, ("incidents", "unwritable")))
     params = cell("30d", estimator="multifidelity", **HARSH)
     places, weights = set(), set()
     for seed in range(8):
@@ -201,11 +206,11 @@ def test_the_pilot_decides_by_what_it_has_seen_often_enough(
 ) -> None:
     """Values of the 8 trials are 0 to 7, deviations from their mean -3.5 to 3.5. k = 700 / (0.35 x 40) = 50.
     Equal controls have rho = 1, of which n events show rho^2 = n / (n + 1): R = sqrt(k n), with 8, 16 and 160 events
-    20.0, 28.3, and 70 by the highest correlation of 0.995; to a power of two 16, 32, 64. Controls of 1, 0, 0, 1, 1, 0,
-    0, 1 have rho = 0: their products with the deviations cancel. For `auto` one loss in each of 8 trials is too few,
+    20.0, 28.3, and 70 by the highest correlation of 0.995; to a power of two 16, 32, 64. Controls of 2, 1, 1, 2, 2, 1,
+    1, 2 have rho = 0: their products with the deviations cancel. For `auto` one loss in each of 8 trials is too few,
     two are enough; without them episodes of time are, with R of up to k / 3 = 16.7. The second pilot is the first: the
     answer is that of the parameters."""
-    own = [shared * number + (1.0 - shared) * value for number, value in enumerate((1, 0, 0, 1, 1, 0, 0, 1))]
+    own = [shared * number + (1.0 - shared) * value for number, value in enumerate((2, 1, 1, 2, 2, 1, 1, 2))]
     results = itertools.cycle(own)
     numbers = itertools.cycle(range(8))
     columns = [metric.column for metric in METRICS]
@@ -224,9 +229,68 @@ def test_the_pilot_decides_by_what_it_has_seen_often_enough(
     )
     params = cell("1y", estimator=estimator, **HARSH)
     for _ in range(2):
-        multifidelity.further_controls.cache_clear()
-        assert multifidelity.further_controls(params) == runs
-    multifidelity.further_controls.cache_clear()
+        multifidelity.effort.cache_clear()
+        assert multifidelity.effort(params) == Effort(runs)
+    multifidelity.effort.cache_clear()
+
+
+def losing(values: Sequence[float]) -> list[ControlMeasures]:
+    """Controls with so many incidents each, which lose one record batch each."""
+    counted = [tuple(value * (name in ("incidents", "losses")) for name in CONTROLLED) for value in values]
+    return [ControlMeasures(1.0, each, 40) for each in counted]
+
+
+def test_work_of_drawn_trials_by_hand() -> None:
+    """One of four controls sees an incident: weights are 3, 3, 3 and 3 / (1 + 2 4) = 1/3, W = 7/3. Squares about the
+    mean of 1/4 are 1/16, 1/16, 1/16 and 9/16, so D = (3 3/16 + 1/3 9/16) / (12/16) = 1. With R = 3 and k = 40 trials
+    and controls cost 1.1. In agreement 1 - 3/4 of D is left, without any correlation W; with rho^2 = 1/2 it is (1 -
+    3/8) (7/3) / (7/6 + 1/2) = 0.875."""
+    controls = losing([0, 0, 0, 1])
+    for correlation, variance in ((1.0, 0.25), (0.0, 7 / 3), (math.sqrt(0.5), 0.875)):
+        assert drawing_work(controls, "incidents", 3, correlation, 40.0) == pytest.approx(1.1 * variance)
+    assert drawing_work(controls, "unwritable", 3, 1.0, 40.0) == math.inf
+    assert drawing_work(controls * 2, "incidents", 3, 1.0, 40.0) == pytest.approx(0.275)
+
+
+def test_trials_of_a_pilot_are_drawn_at_equal_distances() -> None:
+    """Weights 3, 3, 3 and 1/3 are parts of 1/12, 1/12, 1/12 and 3/4: 1/16 is in the first, 3/16 in the third, the other
+    six of the eight numbers are in the fourth."""
+    assert piloted_places([3.0, 3.0, 3.0, 1 / 3]) == [0, 2, 3]
+    assert piloted_places([1.0] * 20) == list(range(8))
+
+
+def test_parts_of_a_trial_add_up() -> None:
+    found = joined(losing([0, 2, 1, 0, 1]), 2)
+    assert [(each.exposure, each.values[0], each.steps) for each in found] == [(2.0, 2.0, 80), (2.0, 1.0, 80)]
+
+
+@pytest.mark.parametrize(("shift", "found"), [(0, Effort(8, ("incidents",))), (1, Effort())])
+def test_trials_are_drawn_where_those_of_the_pilot_agree(
+    monkeypatch: pytest.MonkeyPatch, shift: int, found: Effort
+) -> None:
+    """A control of a fifth of a trial loses if 16 divides its seed, so a trial in 1 - (15 / 16)^5 = 0.28. As k = 700 /
+    (0.35 40) = 50, R is 8: a control costs a quarter of a trial at most. Its trial loses as well, or that of the next
+    number, which controls do not know."""
+    run_seeds: list[int] = []
+
+    class Model:
+        def run(self, seed: int, in_cycles: bool) -> ControlMeasures:
+            return losing([seed % 16 == 0])[0]
+
+    def run(params: CellParameters, seed: int, in_cycles: bool) -> TrialResult:
+        run_seeds.append(seed)
+        return TrialResult([], "", 700)
+
+    def measured(rows: object, counts: object) -> Measures:
+        is_lost = run_seeds.pop(0) % 16 == shift
+        return Measures(1.0, {"losses": float(is_lost)}, {"losses": int(is_lost)})
+
+    monkeypatch.setattr(multifidelity, "control_model", lambda params: Model())
+    monkeypatch.setattr(multifidelity, "_run", run)
+    monkeypatch.setattr(multifidelity, "measure", measured)
+    multifidelity.effort.cache_clear()
+    assert multifidelity.effort(cell("1y", estimator="auto", **HARSH)) == found
+    multifidelity.effort.cache_clear()
 
 
 def test_trials_of_a_pilot_are_as_long_as_twenty_failures_take(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,14 +303,14 @@ def test_trials_of_a_pilot_are_as_long_as_twenty_failures_take(monkeypatch: pyte
 
     monkeypatch.setattr(multifidelity, "_run", run)
     for duration in ("1y", "30d"):
-        multifidelity.further_controls.cache_clear()
-        multifidelity.further_controls(cell(duration, estimator="multifidelity", **HARSH))
-    multifidelity.further_controls.cache_clear()
+        multifidelity.effort.cache_clear()
+        multifidelity.effort(cell(duration, estimator="multifidelity", **HARSH))
+    multifidelity.effort.cache_clear()
     assert days == pytest.approx([200.0 / 3.0] * 8 + [30.0] * 8)
 
 
 def test_without_controls_a_trial_is_that_of_the_other_estimator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(multifidelity, "further_controls", lambda params: 0)
+    monkeypatch.setattr(multifidelity, "effort", lambda params: Effort())
     params = cell("30d", estimator="multifidelity", **HARSH)
     assert run_multifidelity_trial(params, 11) == run_trial(params, 11)
 
