@@ -145,8 +145,8 @@ NEW_DIRECTORY_ELECTS_NO_LEADER = _declare(
     kafka="A broker with another disk may lead a replica once the controllers know its new log directory (KIP-858)."
     " Where they hear of it after they have unfenced the broker, that change of the partition elects no leader: without"
     " a leader it waits for its next election.",
-    source="ReplicationControlManager.handleAssignReplicasToDirs, LeaderAcceptor; seen on a real 4.4.0, in a part of"
-    " the runs",
+    source="ReplicationControlManager.handleAssignReplicasToDirs, LeaderAcceptor; seen on a real 4.1.2 and 4.4.0, in"
+    " a part of the runs",
     first="",
     last="",
 )

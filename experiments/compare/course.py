@@ -231,12 +231,11 @@ def relaxed(state: State) -> State:
 
 def _decided(state: State) -> State:
     """The part of a state that the controllers have decided, as it is compared in wall time."""
-    fields = ((subject, name, it) for subject, found in relaxed(state).items() for name, it in found.items())
-    decided: State = {subject: {} for subject in state}
-    for subject, name, it in fields:
-        if name not in ("logs", "high_watermark"):
-            decided[subject][name] = it
-    return decided
+    data = ("logs", "high_watermark")
+    return {
+        subject: {name: it for name, it in fields.items() if name not in data}
+        for subject, fields in relaxed(state).items()
+    }
 
 
 def _relaxed(name: str, value: object) -> object:

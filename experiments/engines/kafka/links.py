@@ -8,12 +8,14 @@ own.
 A cut link passes nothing on: what its sender has written stays in the proxy, also that a connection has ended, and goes
 on when the link is healed, as TCP repeats what was lost. A connection that is opened meanwhile opens, and is silent. A
 process that gives up (`request.timeout.ms`, `replica.socket.timeout.ms`) closes its side; so no request arrives twice.
+What a killed process has written, and a cut link holds, is lost with it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from collections import Counter
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -93,6 +95,7 @@ class Links:
         self._addresses = addresses
         self._cut: frozenset[tuple[NodeId, NodeId]] = frozenset()
         self._changed = asyncio.Event()
+        self._killed = Counter[NodeId]()
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
         self._loop = asyncio.new_event_loop()
@@ -108,6 +111,10 @@ class Links:
         """Cuts or heals the link from `source` to `target`; returns when that is in force."""
         link = {(source, target)}
         self._run(self._change(self._cut - link if up else self._cut | link))
+
+    def forget(self, node: NodeId) -> None:
+        """Drops what a killed process has written and no one has received."""
+        self._killed[node] += 1
 
     def heal(self) -> None:
         """Heals every link."""
@@ -176,8 +183,11 @@ class Links:
         self, link: tuple[NodeId, NodeId], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Passes on what arrives on a link, and its end: both sides of a connection of Kafka's end together."""
+        killed = self._killed[link[0]]
         while data := await reader.read(_CHUNK):
             await self._pass(link)
+            if self._killed[link[0]] != killed:
+                break
             writer.write(data)
             await writer.drain()
         await self._pass(link)

@@ -245,6 +245,8 @@ class ProcessCluster:
         if process := self._processes.get(node):
             process.kill()
             process.wait()
+        if self.links is not None:
+            self.links.forget(node)
         self._paused.discard(node)
 
     def stop(self, node: NodeId) -> None:

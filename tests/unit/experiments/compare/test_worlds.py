@@ -78,7 +78,12 @@ def test_a_cluster_that_does_not_become_ready_again_is_replaced(events: list[str
 
 
 @pytest.mark.parametrize(
-    "step", [{"configure": {"config": {"min.insync.replicas": 2}}}, {"remove_voter": {"controller": 1000}}]
+    "step",
+    [
+        {"configure": {"config": {"min.insync.replicas": 2}}},
+        {"configure": {"topic": "t", "delete": ["min.insync.replicas"]}},
+        {"remove_voter": {"controller": 1000}},
+    ],
 )
 def test_a_cluster_whose_configs_or_voters_a_scenario_changes_ends_with_it(
     events: list[str], step: dict[str, object]

@@ -251,6 +251,22 @@ def test_a_cut_direction_holds_what_it_carries_until_it_is_healed(linked: tuple[
             assert source.recv(100) == b"response"
 
 
+def test_what_a_killed_process_wrote_is_lost_with_a_cut_link(linked: tuple[Addresses, Links]) -> None:
+    """A heartbeat that arrived after its sender's end would unfence a broker that does not run."""
+    addresses, links = linked
+    with socket.create_server(("127.0.0.1", addresses.ports[1])) as target:
+        source = socket.create_connection((addresses.proxy(0, 1), addresses.ports[1]), timeout=10)
+        accepted, _ = target.accept()
+        with accepted:
+            accepted.settimeout(10)
+            links.set(0, 1, up=False)
+            source.sendall(b"heartbeat")
+            source.close()
+            links.forget(0)
+            links.heal()
+            assert accepted.recv(100) == b""
+
+
 def test_a_connection_over_a_cut_link_opens_and_arrives_when_it_is_healed(linked: tuple[Addresses, Links]) -> None:
     addresses, links = linked
     links.set(0, 1, up=False)
