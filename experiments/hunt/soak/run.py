@@ -28,6 +28,7 @@ from random import Random
 from experiments.check.check_recording import check
 from experiments.check.client_history import ranges_of
 from experiments.check.final_logs import final_logs
+from experiments.check.history import FinalPartition
 from experiments.check.losses import Losses
 from experiments.check.recording import Header, Recording, RecordingWriter
 from experiments.engines.port import ClusterSpec
@@ -252,7 +253,7 @@ def _workload(cluster: SoakCluster, writer: RecordingWriter, options: SoakOption
 def judge(cluster: SoakCluster, writer: RecordingWriter, result: SoakResult) -> None:
     """Completes the recording, and judges it as `isray check` does."""
     engine = cluster.engine
-    finals = final_logs(engine, ranges_of, only=cluster.partitions)
+    finals = read_final_logs(cluster, result.findings)
     writer.metadata(engine.metadata_log())
     began_ms = engine.began_unix_ms
     header = Header.of("soak", engine.name, engine.spec, nothing_may_be_lost=True, began_unix_ms=began_ms)
@@ -261,6 +262,22 @@ def judge(cluster: SoakCluster, writer: RecordingWriter, result: SoakResult) -> 
     result.findings += [f"{found.invariant}: {found.detail}" for found in checked.violations]
     result.unjudged = list(checked.unjudged)
     result.looked_at, result.losses = checked.looked_at, checked.losses
+
+
+def read_final_logs(cluster: SoakCluster, findings: list[str]) -> list[FinalPartition]:
+    """The final logs of the partitions, each read when the cluster is whole: on a busy machine reading a long one takes
+    longer than a session, and other brokers lead after it. That the cluster does not become whole again is added to
+    `findings`; where there are findings already, the logs are read as they are.
+    """
+    finals = []
+    for partition in cluster.partitions:
+        try:
+            if not findings:
+                cluster.await_whole()
+        except NotHealedError as error:
+            findings.append(f"before {partition} was read: {error}: {_describe_states(cluster)}")
+        finals += final_logs(cluster.engine, ranges_of, only=(partition,))
+    return finals
 
 
 def _inject_faults(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,8 +11,11 @@ from experiments.engines.ray.engine import PolledEngine
 from experiments.engines.sim.engine import SimEngine
 from experiments.hunt.soak.cluster import HEAL_WITHIN_MS, SoakCluster
 from experiments.hunt.soak.faults import registered_epoch
+from experiments.hunt.soak.run import read_final_logs
 from protocol.config import ClusterConfig
 from protocol.features import Generation
+from protocol.ids import NodeId, TopicPartition
+from protocol.messages.batch import RecordBatch
 
 SESSION_MS = 9_000
 """`broker.session.timeout.ms`, by default."""
@@ -75,3 +78,39 @@ def test_the_time_to_heal_begins_when_all_processes_answer() -> None:
     engine.answering = lambda: nodes
     noting.await_whole()
     assert noting.waits[2] == ("all nodes answer", 600_000, True)
+
+
+class Simulated(SoakCluster):
+    def await_whole(self) -> None:
+        self.wait(self.is_whole, "the cluster is whole")
+
+
+class Disturbed(SimEngine):
+    """Broker 1 is killed and starts again when the last log of partition 0 has been read."""
+
+    is_disturbed = False
+
+    def log(self, broker: NodeId, partition: TopicPartition) -> Sequence[RecordBatch]:
+        found = super().log(broker, partition)
+        if not self.is_disturbed and (broker, partition.partition) == (2, 0):
+            self.is_disturbed = True
+            self.crash(1, Loss())
+            self.start(1)
+        return found
+
+
+def test_a_log_is_read_once_its_partition_is_led_again() -> None:
+    """Partition 1, which broker 1 leads, has no leader for a while once the logs of partition 0 have been read."""
+    engine = Disturbed(ClusterSpec(3, 1, ClusterConfig.of(Generation.KIP_966, {})))
+    cluster = Simulated(cast("PolledEngine[object]", engine), None, {})
+    cluster.start(engine.spec.node_ids)
+    cluster.await_whole()
+    cluster.create_topic(3)
+    cluster.await_whole()
+    view = engine.view()
+    assert view is not None
+    assert [view.partitions[partition].leader for partition in cluster.partitions] == [0, 1, 2]
+    findings: list[str] = []
+    finals = read_final_logs(cluster, findings)
+    assert (engine.is_disturbed, findings) == (True, [])
+    assert [final.partition for final in finals] == list(cluster.partitions)
