@@ -22,7 +22,7 @@ SEEDS ?= 0..99
 # Bytecode is kept, also where the environment says otherwise: an actor that has to compile Ray starts six times as slowly.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv collected test proof proof-tests rest-on-ray test-fast test-ray test-spark test-browser test-kafka test-wheel chromium check study compiled wheels docs reference kafka-releases requirements audit swarm-coverage lock clean
+.PHONY: help venv collected test proof proof-tests test-fast test-ray test-spark test-browser test-kafka test-wheel chromium check study compiled wheels docs reference kafka-releases requirements audit swarm-coverage lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,17 +46,15 @@ $(TOOLS)/bin/uv:
 	    echo "make venv: $(PYTHON) has neither ensurepip nor pip; install it with: sudo apt-get install python3-venv" >&2; exit 1; \
 	fi
 
-test: chromium $(INSTALLED) ## the checks and all tests but those of rest-on-ray; the slowest 30 are listed
+test: chromium $(INSTALLED) ## everything: the checks and all tests; the slowest 30 are listed
 	@$(MAKE) --no-print-directory --jobs 2 check collected
-	$(BIN)/pytest $(MANY) 4 -m "not (ray and proof)" --durations 30 $(ARGS)
+	$(BIN)/pytest $(MANY) 4 --durations 30 $(ARGS)
 
 proof: proof-tests ## 60 fuzz seeds, determinism, every mutant, an exhaustive search, all scenarios on Ray
 	$(BIN)/isray mutants --kept
 
-proof-tests: rest-on-ray ## those of make proof that are tests
+proof-tests: $(INSTALLED) ## those of make proof that are tests
 	$(BIN)/pytest -n 2 --dist worksteal $(COMPUTING) -m proof $(ARGS)
-
-rest-on-ray: $(INSTALLED) ## the scenarios on Ray in which others, that make test runs, use processes in every way
 	$(BIN)/pytest $(MANY) 2 tests/ray -m proof $(ARGS)
 
 test-fast: $(INSTALLED) ## unit and simulation tests without the slow ones and the proof: about a minute

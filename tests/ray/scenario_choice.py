@@ -1,4 +1,4 @@
-"""Which scenarios `make test` runs on processes, and which `make rest-on-ray` adds.
+"""Which scenarios run on processes in every kind of test run, and which have the marker `proof`.
 
 On the simulator all of them run in `make test`; processes add that the engine carries out the same steps and shows the
 same states. So the first are as few as carry out every kind of step in every way in which one of them does: with each

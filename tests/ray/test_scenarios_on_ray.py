@@ -2,7 +2,7 @@
 
 Scenarios under rules of Kafka's, and on what its releases changed, run on the simulator only. Of those on unclean
 recovery and on quorums those run here in which real processes and disks may behave in another way than the simulator's.
-`scenario_choice.py` decides which of them `make test` runs; `make rest-on-ray` runs the others.
+`scenario_choice.py` decides which of them have the marker `proof`.
 """
 
 from __future__ import annotations
