@@ -56,11 +56,11 @@ def test_a_scenario_beside_another_generation(
     document = json.loads(capsys.readouterr().out)
     assert (document["html"], document["compared_with"]) == (str(html), "kip-497")
     found = {each["what"]: each["text"] for each in document["first_differences"]}
-    assert "ELR {1}; last-replica-standing, kip-497: 9.076 s" in found["partition state"]
+    assert "ELR {1}; last-replica-standing, kip-497: 10.076 s" in found["partition state"]
     first, second = page_of(html)
     assert not kinds_of(first, "violation")
     assert kinds_of(second, "violation") == {"AcknowledgedRecordsLost"}, "without ELR the records are lost"
-    assert [len(run["headings"]) for run in (first, second)] == [28, 28]
+    assert [len(run["headings"]) for run in (first, second)] == [29, 29]
     assert {"FetchRequest", "AlterPartitionRequest"} <= kinds_of(first, "send") & kinds_of(second, "receive")
 
 
