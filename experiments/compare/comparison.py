@@ -102,7 +102,11 @@ def compared(scenario: Scenario, worlds: Sequence[World], run: Runs = course_in)
     departed = []
     for world in everything:
         if found := differences(reference[world.release], courses[world]):
-            departed.append(Departed(world, tuple(found), _departures(scenario, world, courses[world], run)))
+            departed.append(
+                Departed(
+                    world, tuple(found), _departures(scenario, world, reference[world.release], courses[world], run)
+                )
+            )
     changed = []
     for release in releases[1:]:
         if found := differences(reference[releases[0]], reference[release]):
@@ -111,13 +115,11 @@ def compared(scenario: Scenario, worlds: Sequence[World], run: Runs = course_in)
     return Comparison(scenario, everything, courses, tuple(departed), tuple(changed))
 
 
-def _departures(scenario: Scenario, world: World, course: Course, run: Runs) -> tuple[Departure, ...]:
-    """The smallest set of departures under which the simulator has this course; empty if there is none. Rules that the
-    release does not have are left out, and rules of which none changes the simulator's course alone are not tried
-    together.
+def _departures(scenario: Scenario, world: World, plain: Course, course: Course, run: Runs) -> tuple[Departure, ...]:
+    """The smallest set of departures under which the simulator, whose course without any is `plain`, has this course;
+    empty if there is none. Rules that the release does not have are left out, and rules of which none changes the
+    simulator's course alone are not tried together.
     """
-    sim = World(SIM, world.release)
-    plain = run(scenario, sim, None, ())
     if any(stage.verdict == NOT_RUN for stage in course.stages):
         return ()
     impossible = {it.name for it in DEPARTURES if not _may_hold(it, world.release)}
@@ -126,7 +128,7 @@ def _departures(scenario: Scenario, world: World, course: Course, run: Runs) -> 
     def under(rules: frozenset[str]) -> Course:
         if len(rules) > 1 and all(under(frozenset({rule})) == plain for rule in rules):
             return plain
-        return run(scenario, sim, None, sorted(rules)) if rules else plain
+        return run(scenario, World(SIM, world.release), None, sorted(rules)) if rules else plain
 
     return explanation(lambda rules: differences(under(rules - impossible), course), MOST_AT_ONCE)
 

@@ -43,7 +43,7 @@ def figures(name: str, *options: str) -> Any:
 @pytest.fixture
 def _short_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     heartbeats = {BROKER_SESSION_TIMEOUT_MS: SHORT_SESSION_MS, BROKER_HEARTBEAT_INTERVAL_MS: SHORT_SESSION_MS // 6}
-    stores = [failover.STORES[1].model_copy(update={"session_timeout_ms": SHORT_SESSION_MS})]
+    stores = [store.model_copy(update={"session_timeout_ms": SHORT_SESSION_MS}) for store in failover.STORES]
     shorter = {"SESSION_MS": SHORT_SESSION_MS, "QUIET_MS": SHORT_SESSION_MS + 1_000}
     for constant, value in (shorter | {"HEARTBEATS": heartbeats, "STORES": tuple(stores)}).items():
         monkeypatch.setattr(failover, constant, value)
@@ -54,16 +54,17 @@ def test_failover_has_a_row_per_generation_and_size() -> None:
     found = figures("failover", "--partitions", "3", "--generations", "v3,kip-966")
     sizes = found.pop("sizes")
     assert [(size["generation"], size["sessions"], size["multi"]) for size in sizes] == [
+        ("v3", 1, 1),
         ("v3", 10, 100),
         ("kip-966", None, None),
     ]
-    assert [store["write_latency"]["mean_ms"] for store in found.pop("stores")] == [4]
+    assert [store["write_latency"]["mean_ms"] for store in found.pop("stores")] == [4, 4]
     assert found == {
         "brokers": 3,
         "session_timeout_ms": SHORT_SESSION_MS,
         "sample": failover.SAMPLE,
         "repeats": 1,
-        "growth_exponent": {"v3, 10 sessions, multi 100": None, "kip-966": None},
+        "growth_exponent": {"v3, 1 sessions, multi 1": None, "v3, 10 sessions, multi 100": None, "kip-966": None},
     }
     for size in sizes:
         del size["generation"], size["sessions"], size["multi"]

@@ -90,8 +90,7 @@ class DiskLog:
     _read: dict[Path, tuple[int, int]] = field(default_factory=dict)
     """By segment: its inode, and how many of its bytes were read."""
     _seen: dict[Path, tuple[int, int, int]] = field(default_factory=dict)
-    _last_begin: int = 0
-    """The place of the last batch in its segment."""
+    """By segment: its inode, size and time of change at the last look."""
 
     def refresh(self) -> bool:
         """Reads what is new; returns whether anything has changed."""
@@ -112,11 +111,12 @@ class DiskLog:
         """Whether the last batch is another than the one that was read."""
         if not self.batches:
             return False
-        last = self.batches[-1]
+        last, before = self.batches[-1], self.batches[-2:-1]
+        begin = before[0].end if before and before[0].segment == last.segment else 0
         try:
             with last.segment.open("rb") as file:
-                file.seek(self._last_begin)
-                found = list(batches_of(file.read(last.end - self._last_begin), last.segment, self._last_begin))
+                file.seek(begin)
+                found = list(batches_of(file.read(last.end - begin), last.segment, begin))
         except FileNotFoundError:
             return True
         return (list(map(_digested, found)) if self.digests else found) != [last]
@@ -133,7 +133,6 @@ class DiskLog:
                     if not fresh and len(data) < wanted:
                         break
                     self.batches += map(_digested, fresh) if self.digests else fresh
-                    self._last_begin = [done, *(batch.end for batch in fresh)][-2] if fresh else self._last_begin
                     done, wanted = (fresh[-1].end, _READ_BYTES) if fresh else (done, 2 * wanted)
         except FileNotFoundError:
             return False

@@ -265,9 +265,9 @@ def judge(cluster: SoakCluster, writer: RecordingWriter, result: SoakResult) -> 
 
 
 def read_final_logs(cluster: SoakCluster, findings: list[str]) -> list[FinalPartition]:
-    """The final logs of the partitions, each read when the cluster is whole: on a busy machine reading a long one takes
-    longer than a session, and other brokers lead after it. That the cluster does not become whole again is added to
-    `findings`; where there are findings already, the logs are read as they are.
+    """The final logs of all partitions. Before each of them waits until every broker is registered and every ISR full:
+    on a busy machine reading a long log takes longer than `broker.session.timeout.ms`, so that leaders change. A wait
+    that fails is added to `findings`; if there are findings, the logs are read without a wait.
     """
     finals = []
     for partition in cluster.partitions:

@@ -193,10 +193,9 @@ def reweighting_of(study: StudyPlan, rows: pa.Table) -> list[Reweighting | None]
     for (cell, cause), each in frame.groupby(["cell", "cause"], sort=True):
         of = each[each["what"] == CYCLE].groupby("events").agg({"expected": "min", "weight": "max"})
         in_cycles = choose(study.cells[cell].parameters, study.functions is not None).in_cycles
-        weights = of["weight"].to_list() if in_cycles else [None] * len(of)
         cycles = {
-            int(events): Cycle(*pair)
-            for events, *pair in zip(of.index.to_list(), of["expected"].to_list(), weights, strict=True)
+            int(row.Index): Cycle(float(row.expected), float(row.weight) if in_cycles else None)
+            for row in of.itertuples()
         }
         for what, target in ((LOSS, INCIDENTS), (UNWRITABLE, WRITABLE)):
             of = each[each["what"] == what]

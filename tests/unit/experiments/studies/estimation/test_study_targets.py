@@ -214,8 +214,8 @@ def test_next_harm_of_a_weighted_cycle_counts_as_much_as_the_cycle() -> None:
 
 
 def test_next_harm_of_a_drawn_trial_weighs_as_much_as_those_seen() -> None:
-    """The harms of drawn trials weigh 1/4, harmless cycles have one event or three: at twice the rate the next harm
-    counts 1/4 2^3."""
+    """The losses of drawn trials have the weight 1/4, cycles without a loss have one event of the cause or three: at
+    twice the rate the largest weight of the next loss is 1/4 times the likelihood ratio 2^3."""
     _, plain = harmed([1] * 20, 1_000)
     harms = replace(plain, cycles={1: Cycle(0.0, None), 3: Cycle(0.0, None)})
     assert harms.largest(1.0, 0.25) == 0.25
@@ -223,9 +223,10 @@ def test_next_harm_of_a_drawn_trial_weighs_as_much_as_those_seen() -> None:
 
 
 def test_controls_do_not_narrow_what_the_weights_of_the_harms_vary() -> None:
-    """Ten trials, four with a harm after 1, 1, 3 and 3 events: at twice the rate these count 2, 2, 8 and 8, in the mean
-    b = 5, with sum (w - b)^2 = 36. If controls have made all trials equal, 0.4 each, the variance is that of b alone,
-    36 10 / 9 = 40. Without controls it is that of the ten values: 136 - 10 2^2 = 96, times 10 / 9."""
+    """Ten trials, of which four have a loss, in cycles with 1, 1, 3 and 3 events of the cause: at twice the rate their
+    likelihood ratios w are 2, 2, 8 and 8, with the mean b = 5 and sum (w - b)^2 = 36. If the values that controls have
+    corrected are 0.4 in all trials, the variance of the total is that of b alone, 36 10 / 9 = 40. Without controls it
+    is that of the ten values: 136 - 10 2^2 = 96, times 10 / 9."""
     sums, harms = harmed([1, 1, 3, 3], 10)
     assert harms.grown(sums, 2.0).variance == pytest.approx(960.0 / 9.0)
     equal = replace(sums, value_squares=10 * 0.4**2)
