@@ -11,11 +11,12 @@ from experiments.engines.sim.network import NetworkModel
 from experiments.scenarios.runner import Runner
 from protocol.features import Generation
 from tests.sim.chaos_helpers import Chaos
-from tests.sim.scenario_helpers import OF_EACH_KIND, SCENARIOS, run_file, shipped, spec_of
+from tests.sim.scenario_helpers import NAMES, OF_EACH_KIND, SCENARIOS, run_file, shipped, spec_of
+from tests.sim.seed_helpers import some
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100, 103))
+@pytest.mark.parametrize("seed", range(100, 106))
 @pytest.mark.parametrize("generation", [Generation.KIP_497, Generation.KIP_966])
 def test_the_trace_is_the_same_with_all_timers_fired(seed: int, generation: Generation) -> None:
     model = NetworkModel(base_ms=2, jitter_ms=0)
@@ -27,7 +28,7 @@ def test_the_trace_is_the_same_with_all_timers_fired(seed: int, generation: Gene
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", OF_EACH_KIND)
+@pytest.mark.parametrize("name", some(NAMES, first=len(OF_EACH_KIND)))
 def test_scenarios_have_the_same_result_with_all_timers_fired(name: str) -> None:
     elided, full = run_file(name, 2), run_file(name, 2, elide_idle=False)
     assert full.passed

@@ -114,7 +114,7 @@ def test_every_shipped_scenario_is_cited() -> None:
     assert sorted(SHOWS) == sorted(path.stem for path in SCENARIOS)
 
 
-@pytest.mark.parametrize("seed", seeds([0, 7], fast=1))
+@pytest.mark.parametrize("seed", seeds([0, 1, 7], fast=1))
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[pytest.mark.covers(*items)] if items else []) for name, items in sorted(SHOWS.items())],
