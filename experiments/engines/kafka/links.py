@@ -152,22 +152,27 @@ class Links:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _accept(self, link: tuple[NodeId, NodeId], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = self._loop.create_task(self._connect(link, reader, writer))
+        task = self._loop.create_task(self._connect(link, self._killed[link[0]], reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _connect(
-        self, link: tuple[NodeId, NodeId], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, link: tuple[NodeId, NodeId], killed: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """One connection of `link[0]` to `link[1]`, until both sides have ended it."""
+        """One connection, opened when `link[0]` had been killed `killed` times, until both sides have ended it."""
         back = (link[1], link[0])
         ends = [writer]
         try:
             await self._pass(link)
+            if self._killed[link[0]] != killed:
+                return
             await self._pass(back)
             far_reader, far_writer = await asyncio.open_connection(LOOPBACK, self._addresses.ports[link[1]])
             ends.append(far_writer)
-            await asyncio.gather(self._pump(link, reader, far_writer), self._pump(back, far_reader, writer))
+            await asyncio.gather(
+                self._pump(link, killed, reader, far_writer),
+                self._pump(back, self._killed[link[1]], far_reader, writer),
+            )
         except OSError:
             await self._pass(back)  # a refusal is an answer too
         finally:
@@ -180,10 +185,11 @@ class Links:
             await self._changed.wait()
 
     async def _pump(
-        self, link: tuple[NodeId, NodeId], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, link: tuple[NodeId, NodeId], killed: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Passes on what arrives on a link, and its end: both sides of a connection of Kafka's end together."""
-        killed = self._killed[link[0]]
+        """Passes on what the process of `link[0]` writes that had `killed` processes before it, and its end: both sides
+        of a connection of Kafka's end together.
+        """
         while data := await reader.read(_CHUNK):
             await self._pass(link)
             if self._killed[link[0]] != killed:

@@ -16,6 +16,7 @@ with a high watermark behind the last record, and reads beyond it are not judged
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Literal
@@ -45,6 +46,7 @@ READ_RECORDS = 1_000
 GROUP = "soak-0"
 COMMIT_EVERY_MS = 500
 OFFSETS_WITHIN_S = 30.0
+ASK_EVERY_S = 0.1
 
 
 class ClientGaveUpError(RuntimeError):
@@ -134,16 +136,27 @@ class KafkaWorkload(Workload):
 
     def _show_offsets(self) -> None:
         """Records the committed offsets as the coordinator has them. ClientGaveUpError where it does not answer."""
-        now_ms, asked = self._clients.now_ms(), self._places(dict.fromkeys(self._partitions, 0))
-        try:
-            found = self._consumers[READERS[0]].committed(asked, timeout=OFFSETS_WITHIN_S)
-        except self._module.KafkaException as error:
-            raise ClientGaveUpError(f"no committed offsets of {GROUP}: {error.args[0].str()}") from error
+        now_ms, deadline_s = self._clients.now_ms(), time.monotonic() + OFFSETS_WITHIN_S
+        while (found := self._ask_offsets(deadline_s)) is None:
+            time.sleep(ASK_EVERY_S)
         for place in found:
             shown = OffsetShown(
                 GROUP, TopicPartition(place.topic, place.partition), max(place.offset, NO_OFFSET), now_ms
             )
             self._write(shown)
+
+    def _ask_offsets(self, deadline_s: float) -> Sequence[Any] | None:
+        """The committed offsets; None where librdkafka returns an error before the deadline. It returns the
+        NOT_COORDINATOR of the broker that it knows to its caller, and looks for the new coordinator meanwhile.
+        """
+        asked = self._places(dict.fromkeys(self._partitions, 0))
+        try:
+            found: Sequence[Any] = self._consumers[READERS[0]].committed(asked, timeout=OFFSETS_WITHIN_S)
+        except self._module.KafkaException as error:
+            if time.monotonic() < deadline_s:
+                return None
+            raise ClientGaveUpError(f"no committed offsets of {GROUP}: {error.args[0].str()}") from error
+        return found
 
     def _note_error(self, error: Any) -> None:
         if error.fatal():

@@ -267,6 +267,28 @@ def test_what_a_killed_process_wrote_is_lost_with_a_cut_link(linked: tuple[Addre
             assert accepted.recv(100) == b""
 
 
+def test_a_connection_that_a_killed_process_opened_over_a_cut_link_is_not_made(
+    linked: tuple[Addresses, Links],
+) -> None:
+    """Its next process opens one of its own, which arrives when the link is healed."""
+    addresses, links = linked
+    proxy = addresses.proxy(0, 1), addresses.ports[1]
+    with socket.create_server(("127.0.0.1", addresses.ports[1])) as target:
+        links.set(0, 1, up=False)
+        with socket.create_connection(proxy, timeout=10) as source:
+            source.sendall(b"heartbeat")
+            links.set(0, 1, up=False)  # the proxy has accepted what came before this
+        links.forget(0)
+        with socket.create_connection(proxy, timeout=10) as source:
+            source.sendall(b"registration")
+            links.heal()
+            target.settimeout(10)
+            accepted, _ = target.accept()
+            with accepted:
+                accepted.settimeout(10)
+                assert accepted.recv(100) == b"registration"
+
+
 def test_a_connection_over_a_cut_link_opens_and_arrives_when_it_is_healed(linked: tuple[Addresses, Links]) -> None:
     addresses, links = linked
     links.set(0, 1, up=False)

@@ -71,6 +71,10 @@ def test_consecutive_records_that_were_read_are_one_run() -> None:
     ]
 
 
+class LibraryError(Exception):
+    """What librdkafka raises."""
+
+
 class Library:
     """librdkafka of one partition: a poll acknowledges all records since the last one but the first of them."""
 
@@ -83,6 +87,7 @@ class Library:
         self.gives_up = False
         self.on_commit: Any = None
         self.commits: list[list[Any]] = []
+        self.wrong_coordinators = 0
 
     def client(self, settings: dict[str, Any]) -> Any:
         self.error_cb = settings.get("error_cb", self.error_cb)
@@ -96,8 +101,14 @@ class Library:
             assign=lambda places: self.assign(reader, places),
             consume=lambda count, timeout: self.consume(reader),
             commit=lambda offsets, asynchronous: self.commits.append(offsets),
-            committed=lambda places, timeout: self.commits[-1],
+            committed=lambda places, timeout: self.committed(),
         )
+
+    def committed(self) -> list[Any]:
+        if self.wrong_coordinators:
+            self.wrong_coordinators -= 1
+            raise LibraryError(SimpleNamespace(str=lambda: "not coordinator"))
+        return self.commits[-1]
 
     def produce(self, topic: str, value: bytes, partition: int, on_delivery: Any) -> None:
         self.log.append(value)
@@ -127,6 +138,7 @@ def test_every_record_ends_and_what_is_read_is_written(monkeypatch: pytest.Monke
     module = SimpleNamespace(
         Producer=library.client,
         Consumer=library.client,
+        KafkaException=LibraryError,
         TopicPartition=lambda *fields: SimpleNamespace(
             **dict(zip(("topic", "partition", "offset"), fields, strict=True)), error=None
         ),
@@ -148,6 +160,7 @@ def test_every_record_ends_and_what_is_read_is_written(monkeypatch: pytest.Monke
     assert [item.send for item in operations if isinstance(item, Invoked)] == [1, 2]
     assert {item.high_watermark for item in operations if isinstance(item, Seen)} == {10, 20}
     assert workload.has_read_to({P0: 20})
+    library.wrong_coordinators = 2
     workload.rewind()
     assert operations[-1] == OffsetShown("soak-0", P0, 10, 2_000)
     library.on_commit(None, library.commits[0])
@@ -161,6 +174,10 @@ def test_every_record_ends_and_what_is_read_is_written(monkeypatch: pytest.Monke
         (20, "unknown"),
     ]
     assert library.given_to[-1] == [0]
+    library.wrong_coordinators = 1
+    monkeypatch.setattr(kafka_clients, "OFFSETS_WITHIN_S", 0)
+    with pytest.raises(ClientGaveUpError, match="no committed offsets of soak-0: not coordinator"):
+        workload.rewind()
     library.gives_up = True
     with pytest.raises(ClientGaveUpError, match="fenced"):
         workload.tick()
