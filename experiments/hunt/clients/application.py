@@ -9,8 +9,9 @@ which is repeated until one is acknowledged, and the readers must reach the prob
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -53,6 +54,18 @@ class Book:
     def reached(self, ends: dict[int, int]) -> bool:
         """Whether every partition was read up to an offset."""
         return {*ends.items()} <= {(partition, offset) for _, partition, offset, _ in self.read}
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """aiokafka writes no log during the block: the errors of a run are in the book."""
+    logger = logging.getLogger("aiokafka")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 class Library(NamedTuple):

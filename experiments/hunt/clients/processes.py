@@ -32,7 +32,7 @@ from experiments.faults.controls import Controls, Link, NodeControls
 from experiments.faults.inject import Injector
 from experiments.faults.kinds.links import Cut
 from experiments.faults.kinds.processes import Crash, Pause, Restart
-from experiments.hunt.clients.application import AIOKAFKA, Book, Library, application
+from experiments.hunt.clients.application import AIOKAFKA, Book, Library, application, quiet
 from experiments.hunt.clients.findings import findings
 from experiments.hunt.clients.librdkafka import LIBRDKAFKA, OWN_TOPIC
 from experiments.hunt.clients.plan import BROKERS, TOPIC, ClientFinding, ClientPlan
@@ -210,8 +210,9 @@ def compare(plan: ClientPlan) -> dict[str, Compared]:
     try:
         Runner(scenario, engine).set_up()
         doors = {name: Door(host, ports) for name, (_, _, host) in LIBRARIES.items()}
-        runs = {name: Workload(door.serve(plan, LIBRARIES[name][0])) for name, door in doors.items()}
-        _carry_out(plan, engine, [*doors.values()], lambda: not any(run.is_alive() for run in runs.values()))
+        with quiet():
+            runs = {name: Workload(door.serve(plan, LIBRARIES[name][0])) for name, door in doors.items()}
+            _carry_out(plan, engine, [*doors.values()], lambda: not any(run.is_alive() for run in runs.values()))
         engine.run_until(lambda: is_whole(engine), SETTLE_MS)
         logs = committed(engine)
     finally:

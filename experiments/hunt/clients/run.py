@@ -8,14 +8,13 @@ while the class of the finding stays.
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from experiments.faults.schema import Fault
-from experiments.hunt.clients.application import application
+from experiments.hunt.clients.application import application, quiet
 from experiments.hunt.clients.findings import findings
 from experiments.hunt.clients.plan import BROKERS, TOPIC, ClientFinding, ClientPlan, FindingFile, draw, save, smaller
 from experiments.hunt.fuzz.shrink import minimised
@@ -39,9 +38,6 @@ class PlanResult:
 
 def run_plan(plan: ClientPlan, html: Path | None = None) -> PlanResult:
     """Runs a plan; with `html` it also writes the page of the run."""
-    logger = logging.getLogger("aiokafka")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
     kafka = SimulatedKafka(
         plan.seed,
         plan.faults,
@@ -52,11 +48,10 @@ def run_plan(plan: ClientPlan, html: Path | None = None) -> PlanResult:
     )
     kafka.html = html
     try:
-        result = kafka.run(application, plan)
+        with quiet():
+            result = kafka.run(application, plan)
     except StuckError as error:
         return PlanResult([ClientFinding(kind="stuck-run", detail=str(error))])
-    finally:
-        logger.setLevel(level)
     return PlanResult(findings(plan, result), result.trace_hash, result.duration_ms)
 
 
