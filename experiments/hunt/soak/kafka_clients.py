@@ -46,8 +46,8 @@ READ_RECORDS = 1_000
 GROUP = "soak-0"
 COMMIT_EVERY_MS = 500
 OFFSETS_WITHIN_S, ANSWER_WITHIN_S = 30.0, 3.0
-"""For the committed offsets in all, and for one request: librdkafka waits for its whole time where it notices late that
-it is connected to the coordinator.
+"""For the committed offsets in all, and for one request: without a coordinator librdkafka waits until the state of a
+connection changes, which need not happen once it has found one.
 """
 ASK_EVERY_S = 0.1
 
