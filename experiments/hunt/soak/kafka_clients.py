@@ -19,6 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from threading import Thread
 from typing import Any, Literal
 
 from experiments.check.history import Committed, Ended, OffsetShown, Operation, RecordOutcome, RecordRange, Seen
@@ -31,9 +32,13 @@ from protocol.ids import NO_OFFSET, Offset, TopicPartition
 SETTINGS = {
     "broker.address.family": "v4",
     "log_level": 0,
+    "metadata.recovery.strategy": "none",
     "reconnect.backoff.max.ms": 1_000,
     "socket.timeout.ms": 6_000,
 }
+"""The default strategy, `rebootstrap`, forgets the brokers that it has learned of once it reaches none of them, and
+goes back to those of the start. A broker on another Ray node has another port, so these may all be gone.
+"""
 PRODUCER = {
     "enable.idempotence": True,
     "linger.ms": 5,
@@ -50,6 +55,7 @@ OFFSETS_WITHIN_S, ANSWER_WITHIN_S = 30.0, 3.0
 connection changes, which need not happen once it has found one.
 """
 ASK_EVERY_S = 0.1
+CLOSE_WITHIN_S = 10.0
 
 
 class ClientGaveUpError(RuntimeError):
@@ -84,9 +90,15 @@ class KafkaWorkload(Workload):
             self._assign(reader)
 
     def close(self) -> None:
+        """Ends the clients. librdkafka has no limit for that: a consumer waits for the end of its commit, also where no
+        coordinator is found. So the threads that do not end in time are left.
+        """
         self._producer.purge()
-        for consumer in self._consumers:
-            consumer.close()
+        threads = [Thread(target=consumer.close, daemon=True) for consumer in self._consumers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(CLOSE_WITHIN_S)
 
     def rewind(self) -> None:
         self._show_offsets()

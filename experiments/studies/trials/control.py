@@ -310,7 +310,7 @@ class _Control:
             self._count(_LOSS, partition.copies)
             if self._now_ms - self._incident_ms > INCIDENT_MS:
                 self._count(_INCIDENTS, self._copies)
-            self._incident_ms = self._now_ms
+            self._incident_ms = float(self._now_ms)
 
     def _handle(self, event: Event) -> None:
         self._steps += 1

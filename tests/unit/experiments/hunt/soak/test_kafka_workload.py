@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -88,6 +89,8 @@ class Library:
         self.on_commit: Any = None
         self.commits: list[list[Any]] = []
         self.wrong_coordinators = 0
+        self.may_close = Event()
+        self.may_close.set()
 
     def client(self, settings: dict[str, Any]) -> Any:
         self.error_cb = settings.get("error_cb", self.error_cb)
@@ -97,7 +100,7 @@ class Library:
             produce=self.produce,
             poll=self.poll,
             purge=lambda: None,
-            close=lambda: None,
+            close=self.may_close.wait,
             assign=lambda places: self.assign(reader, places),
             consume=lambda count, timeout: self.consume(reader),
             commit=lambda offsets, asynchronous: self.commits.append(offsets),
@@ -178,6 +181,10 @@ def test_every_record_ends_and_what_is_read_is_written(monkeypatch: pytest.Monke
     monkeypatch.setattr(kafka_clients, "OFFSETS_WITHIN_S", 0)
     with pytest.raises(ClientGaveUpError, match="no committed offsets of soak-0: not coordinator"):
         workload.rewind()
+    monkeypatch.setattr(kafka_clients, "CLOSE_WITHIN_S", 0.01)
+    library.may_close.clear()
+    workload.close()  # though the consumers do not end
+    library.may_close.set()
     library.gives_up = True
     with pytest.raises(ClientGaveUpError, match="fenced"):
         workload.tick()
