@@ -12,15 +12,19 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from dataclasses import MISSING, fields, is_dataclass
 from email import message_from_bytes
 from importlib.metadata import packages_distributions
 from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from actors.nodes import NodeSetup, NodeSnapshot, PollReport
 from build_tools import desugar
+from protocol.events.base import Trace
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -164,6 +168,11 @@ def compiled_paths() -> list[Path]:
     return [path for pattern in patterns for path in ROOT.glob(pattern)]
 
 
+def module_names() -> dict[str, Path]:
+    """The names of the modules that a compiled build compiles, with their paths."""
+    return {path.relative_to(ROOT).with_suffix("").as_posix().replace("/", "."): path for path in compiled_paths()}
+
+
 def expressions(path: Path) -> list[ast.expr]:
     return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.expr)]
 
@@ -197,7 +206,7 @@ def test_no_compiled_module_has_an_expression_that_mypyc_refuses() -> None:
 
 def test_compiled_classes_with_subclasses_that_are_not_compiled_allow_them() -> None:
     """And so do the classes from which such a class is derived."""
-    compiled = {path.relative_to(ROOT).with_suffix("").as_posix().replace("/", "."): path for path in compiled_paths()}
+    compiled = module_names()
     bases: set[str] = set()
     for path in (path for folder in PACKAGES for path in (ROOT / folder).rglob("*.py")):
         if path in compiled.values():
@@ -213,3 +222,29 @@ def test_compiled_classes_with_subclasses_that_are_not_compiled_allow_them() -> 
     while more := {base for name in bases for base in above[name] if base in above} - bases:
         bases |= more
     assert bases == set(desugar._BASES)
+
+
+def test_compiled_classes_that_ray_pickles_are_created_without_arguments() -> None:
+    """Those that parameters, states and reports of nodes hold, and that take arguments."""
+    found: set[type] = set()
+
+    def visit(hint: Any) -> None:
+        for part in get_args(hint):
+            visit(part)
+        if isinstance(hint, type) and hint not in found and hint.__module__.split(".")[0] in PACKAGES:
+            found.add(hint)
+            if is_dataclass(hint):
+                for each in get_type_hints(hint).values():
+                    visit(each)
+
+    for kind in (NodeSetup, NodeSnapshot, PollReport):
+        visit(kind)
+    compiled = module_names()
+    takes_arguments = {
+        kind.__name__
+        for kind in found
+        if kind.__module__ in compiled
+        if is_dataclass(kind)
+        if any(field.default is MISSING and field.default_factory is MISSING for field in fields(kind))
+    }
+    assert takes_arguments | {Trace.__name__} == set(desugar._PICKLED)
