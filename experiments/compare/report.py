@@ -99,9 +99,10 @@ def conclusions(comparison: Comparison) -> Iterator[str]:
 
 
 def explained(departed: Departed) -> str:
-    if departed.departures:
-        return f"explained by {', '.join(it.name for it in departed.departures)}"
-    return "not explained by any declared departure"
+    if departed.seed is None:
+        return "not explained by any declared departure, or order of simultaneous events"
+    order = f"the order of simultaneous events (the simulator's with seed {departed.seed})" if departed.seed else ""
+    return f"explained by {', '.join([*(it.name for it in departed.departures), *([order] if order else [])])}"
 
 
 def _count(found: tuple[Difference, ...]) -> str:
@@ -131,6 +132,7 @@ def document(comparison: Comparison) -> dict[str, object]:
             {
                 "world": it.world.name,
                 "departures": [departure.name for departure in it.departures],
+                "seed": it.seed,
                 "differences": [*map(_document, it.differences)],
             }
             for it in comparison.departed

@@ -9,6 +9,7 @@ needs its world in every run.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
@@ -61,7 +62,7 @@ def smallest(scenario: Scenario, differs: Differs, most_runs: int = MOST_RUNS) -
 
 def smallest_of(comparison: Comparison, run: Runs = course_in) -> Scenario:
     """The smallest scenario with the difference of a comparison that matters most: one that nothing explains, one that
-    departures explain, one between releases. ValueError without a difference.
+    departures or an order explain, one between releases. ValueError without a difference.
     """
     if comparison.unexplained:
         world = comparison.unexplained[0].world
@@ -75,8 +76,9 @@ def smallest_of(comparison: Comparison, run: Runs = course_in) -> Scenario:
     if comparison.departed:
         found = comparison.departed[0]
         sim, rules = World(SIM, found.world.release), [it.name for it in found.departures]
+        other = replace(sim, seed=found.seed or 0)
         return smallest(
-            comparison.scenario, lambda it: bool(differences(run(it, sim, None, ()), run(it, sim, None, rules)))
+            comparison.scenario, lambda it: bool(differences(run(it, sim, None, ()), run(it, other, None, rules)))
         )
     if not comparison.changed:
         raise ValueError("the courses do not differ")

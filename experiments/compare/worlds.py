@@ -29,11 +29,12 @@ ENGINES = (SIM, RAY, KAFKA)
 @dataclass(frozen=True, slots=True)
 class World:
     """One world. `release` is exact, such as 4.1.2, or the name of a release's rules; empty in a generation that no
-    release has.
+    release has. `seed` is that of the simulator: with another one messages take other times.
     """
 
     engine: str
     release: str = ""
+    seed: int = 0
 
     @property
     def name(self) -> str:
@@ -75,7 +76,7 @@ def in_world(scenario: Scenario, world: World, rules: Iterable[str] = ()) -> Sce
 def course_in(scenario: Scenario, world: World, pace: Course | None = None, rules: Sequence[str] = ()) -> Course:
     """The course of a scenario in a world, which is started for it and ended; `pace` as in `run_course`."""
     adapted = in_world(scenario, world, rules)
-    with closing(_engine(world, adapted.cluster.spec())) as engine:
+    with closing(_engine(world, adapted.cluster.spec(world.seed))) as engine:
         return run_course(adapted, engine, world.name, pace)
 
 
