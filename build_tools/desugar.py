@@ -37,7 +37,8 @@ _KEPT = ("__future__", "typing", "collections.abc", "dataclasses", "enum")
 _BASES = ("BaseBroker", "BrokerNode", "ControllerNode", "SimCluster")
 """Classes from which modules derive others that are not compiled, and the bases of such classes."""
 _PICKLED = ("BrokerRegistration", "PartitionState", "QuorumView", "ReplicaView", "Trace")
-"""Classes whose values Ray takes from process to process, or their base: pickle creates them without arguments."""
+"""Classes whose values Ray takes from process to process, or their base. Pickle creates values without arguments and
+sets their fields then, which compiled classes do not allow."""
 _MACHINE_CODE = {
     "mix64": """
 def mixed64(value: i64) -> i64:
@@ -73,7 +74,8 @@ def rewrite(source: str, compiled: Collection[str], enums: Collection[str]) -> s
     """The rewritten text of a module, given the names of all compiled modules and of all enumerations."""
     tree = ast.parse(source)
     _write_decorators(tree)
-    _write_attributes(tree)
+    _allow_subclasses(tree)
+    _write_reduce(tree)
     _write_inits(tree)
     _write_messages(tree)
     _use_machine_code(tree)
@@ -110,13 +112,28 @@ def _write_decorators(tree: ast.Module) -> None:
         _import(tree, "from dataclasses import dataclass")
 
 
-def _write_attributes(tree: ast.Module) -> None:
+def _allow_subclasses(tree: ast.Module) -> None:
     """The decorator is read by mypyc and never called, so what it is imported from need not be there at run time."""
-    for attribute, names in (("allow_interpreted_subclasses", _BASES), ("serializable", _PICKLED)):
-        for node in [node for node in _classes(tree) if node.name in names]:
-            decorator = ast.parse(f"mypyc_attr({attribute}=True)", mode="eval").body
-            node.decorator_list.insert(0, decorator)
-            _import(tree, *_for_mypyc("mypyc_attr"))
+    for node in [node for node in _classes(tree) if node.name in _BASES]:
+        decorator = ast.parse("mypyc_attr(allow_interpreted_subclasses=True)", mode="eval").body
+        node.decorator_list.insert(0, decorator)
+        _import(tree, *_for_mypyc("mypyc_attr"))
+
+
+_REDUCE = """
+def __reduce__(self) -> Any:
+    value: Any = self
+    return type(self), tuple([getattr(value, field.name) for field in _fields(value)])
+"""
+
+
+def _write_reduce(tree: ast.Module) -> None:
+    """Has pickle create values with the arguments of their fields."""
+    found = [node for node in _classes(tree) if node.name in _PICKLED]
+    for node in found:
+        node.body += ast.parse(_REDUCE).body
+    if found:
+        _import(tree, "from dataclasses import fields as _fields", "from typing import Any")
 
 
 def _write_inits(tree: ast.Module) -> None:

@@ -224,7 +224,7 @@ def test_compiled_classes_with_subclasses_that_are_not_compiled_allow_them() -> 
     assert bases == set(desugar._BASES)
 
 
-def test_compiled_classes_that_ray_pickles_are_created_without_arguments() -> None:
+def test_compiled_classes_that_ray_pickles_are_known_to_the_rewriter() -> None:
     """Those that parameters, states and reports of nodes hold, and that take arguments."""
     found: set[type] = set()
 

@@ -200,3 +200,17 @@ def test_a_base_of_classes_that_are_not_compiled_allows_that() -> None:
     text = rewrite(HEAD + "class SimCluster:\n    pass\nclass Other:\n    pass\n", (), ())
     assert "@mypyc_attr(allow_interpreted_subclasses=True)\nclass SimCluster:" in text
     assert text.count("mypyc_attr(") == 1
+
+
+def test_values_that_are_pickled_are_created_with_their_fields() -> None:
+    _, names = run("""
+from protocol.events.base import Trace as Base
+class Trace(Base):
+    pass
+@dataclass(slots=True)
+class Thing(Trace):
+    key: int
+    name: str = "none"
+""")
+    thing = names["Thing"](3)
+    assert thing.__reduce__() == (names["Thing"], (3, "none"))
