@@ -50,7 +50,7 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Run scenarios in several worlds, compare the settled state after each step, and explain each difference."""
-    from experiments.compare.comparison import compared
+    from experiments.compare.comparison import compared_twice
     from experiments.compare.draw import drawn
     from experiments.compare.report import document
     from experiments.compare.smallest import save, smallest_of
@@ -68,7 +68,7 @@ def compare(
     documents, unexplained = [], 0
     with ready(worlds), closing(KeptWorlds()) as kept:
         for index, scenario in enumerate(scenarios):
-            found = compared(scenario, worlds, kept.course_in)
+            found = compared_twice(scenario, worlds, kept.course_in)
             saved: dict[str, object] = {}
             if found.first is not None and index >= len(named):
                 path = out / f"{scenario.name}.yaml"
@@ -76,7 +76,7 @@ def compare(
                 small = smallest_of(found, kept.course_in)
                 save(small, path)
                 saved = {"saved": str(path), "steps_before": len(scenario.steps)}
-                found = compared(small, worlds, kept.course_in)
+                found = compared_twice(small, worlds, kept.course_in)
             unexplained += len(found.unexplained)
             documents.append(document(found) | saved)
             if not as_json:

@@ -81,14 +81,14 @@ def _on_real_brokers(old: str, new: str, small: list[Scenario], seeds: Iterable[
     """These scenarios and the drawn ones on a real Kafka of both releases; where nothing explains a difference the
     smallest scenario with it is saved.
     """
-    from experiments.compare.comparison import compared
+    from experiments.compare.comparison import compared_twice
     from experiments.compare.draw import drawn
     from experiments.compare.smallest import save, smallest_of
     from experiments.compare.worlds import KAFKA, World
 
     found = []
     for scenario in (*small, *map(drawn, seeds)):
-        comparison = compared(scenario, [World(KAFKA, release) for release in (old, new)])
+        comparison = compared_twice(scenario, [World(KAFKA, release) for release in (old, new)])
         if comparison.unexplained:
             save(smallest_of(comparison), out / f"{scenario.name}.yaml")
         found.append(comparison)

@@ -91,6 +91,8 @@ def conclusions(comparison: Comparison) -> Iterator[str]:
     """What explains the differences, a line each."""
     for departed in comparison.departed:
         yield f"{departed.world.name}: {_count(departed.differences)}, {explained(departed)}"
+    for departed in comparison.once:
+        yield f"{departed.world.name}: {_count(departed.differences)}, in the first of two runs only, unexplained"
     for it in comparison.changed:
         names = ", ".join(f"{change.name} (since {change.first})" for change in it.changes)
         yield f"{comparison.worlds[0].name} and {it.world.name}: {_count(it.differences)}, by {names}"
@@ -128,15 +130,8 @@ def document(comparison: Comparison) -> dict[str, object]:
         "scenario": comparison.scenario.name,
         "worlds": [world.name for world in comparison.worlds],
         "first_difference": None if comparison.first is None else _document(comparison.first),
-        "departed": [
-            {
-                "world": it.world.name,
-                "departures": [departure.name for departure in it.departures],
-                "seed": it.seed,
-                "differences": [*map(_document, it.differences)],
-            }
-            for it in comparison.departed
-        ],
+        "departed": [*map(_departed, comparison.departed)],
+        "once": [*map(_departed, comparison.once)],
         "between_releases": [
             {
                 "world": it.world.name,
@@ -147,6 +142,15 @@ def document(comparison: Comparison) -> dict[str, object]:
         ],
         "unexplained": [it.world.name for it in comparison.unexplained],
         "steps": steps,
+    }
+
+
+def _departed(departed: Departed) -> dict[str, object]:
+    return {
+        "world": departed.world.name,
+        "departures": [departure.name for departure in departed.departures],
+        "seed": departed.seed,
+        "differences": [*map(_document, departed.differences)],
     }
 
 

@@ -9,7 +9,7 @@ from threading import Barrier
 
 import pytest
 
-from experiments.compare.comparison import compared, kafkas_own
+from experiments.compare.comparison import compared, compared_twice, kafkas_own
 from experiments.compare.course import Course
 from experiments.compare.draw import REQUESTS, drawn
 from experiments.compare.report import conclusions, document, rows
@@ -190,6 +190,25 @@ def test_what_no_rule_explains_is_unexplained_and_marked() -> None:
     assert last[0] == ">>"
     assert last[-1] == "t-0: leader 9"
     assert {row[-1] for row in before} == {"="}
+
+
+def test_a_difference_that_a_second_run_does_not_have_is_said_and_is_no_failure() -> None:
+    runs = iter([wrong_leader, *[with_rule()] * 2])
+    found = compared_twice(
+        shipped("unclean-election"),
+        [NEW, OTHER],
+        lambda scenario, world, pace, rules: (next(runs) if world == OTHER else with_rule())(
+            scenario, world, pace, rules
+        ),
+    )
+    assert not found.unexplained
+    assert [it.world for it in found.once] == [OTHER]
+    assert [*conclusions(found)] == [
+        "ray 4.4.0: 1 difference, the first in steps[12].t-0.leader, in the first of two runs only, unexplained",
+        "no difference in 2 worlds",
+    ]
+    assert [it["world"] for it in document(found)["once"]] == ["ray 4.4.0"]  # type: ignore[attr-defined]
+    assert compared_twice(shipped("unclean-election"), [NEW, OTHER], wrong_leader).unexplained
 
 
 @pytest.mark.parametrize("seed", range(6))
