@@ -103,7 +103,7 @@ def _by_losses(params: CellParameters, obstacle: str) -> Choice:
         if seen >= LEAST_BIASED_LOSSES:
             return Choice("importance", rare, in_cycles=True)
         rare += f"; losses are too rare for importance sampling as well: about {100 * seen:.1g} expected in 100 trials"
-        return Choice("plain", f"{rare}; without a loss the rate is bounded by the exposure", falls_back=True)
+        return Choice("plain", f"{rare}, so their rate is bounded by the exposure", falls_back=True)
     rare += f", and importance sampling is impossible, as {obstacle}"
     step = params.replication_factor * _share_absent(params)
     if step < LEAST_STEP:
