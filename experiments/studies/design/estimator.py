@@ -235,7 +235,7 @@ def rough_loss_rate(params: CellParameters) -> float:
 
 
 def biased_losses(params: CellParameters) -> float:
-    """Losses in a trial of importance sampling, counted without their weights, to a factor of about two.
+    """Losses in a trial of importance sampling, counted without their weights, to a factor of three.
 
     c_d: that all replicas of a partition come to be absent and a loss is possible, once d of them are absent; c_0 = 0.
     A further failure is forced before the next broker is back, with probability F = `FORCED` / (1 + `SHORT`). Below min
