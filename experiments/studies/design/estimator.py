@@ -3,7 +3,8 @@
 Importance sampling (`failures/biased.py`) needs failures at constant rates, and a cluster that comes back to a state
 with all brokers up and in sync, often; splitting (`trials/splitting.py`) needs neither, but gains little where its
 steps are too improbable (`LEAST_STEP`). The number of losses that `auto` expects of plain trials is rough: it counts
-the ways in which all replicas of a partition are absent at once, with as many lost tails as a loss takes.
+the ways in which all replicas of a partition are absent at once, with as many lost tails as a loss takes. So does the
+number that it expects of importance sampling, by the probabilities of the bias.
 """
 
 from __future__ import annotations
@@ -33,6 +34,13 @@ LEAST_FAILURES = 20
 pilot of eight trials finds that they pay (`trials/multifidelity.py`): with importance sampling it then has some 30
 losses to measure a correlation by, with plain trials 160 failures and as many times without writes as these bring
 about. With fewer the pilot would say nothing, and cost more than short trials are worth."""
+FORCED, SHORT, DAMAGED, LOSING_NEXT = 0.8, 0.1, 10.0, 0.6
+"""The bias of importance sampling (`failures/biased.py`)."""
+LEAST_CYCLES = 25
+"""Cycles of a trial of importance sampling at least, about 0.1 s of processor time."""
+LEAST_BIASED_LOSSES = 0.1
+"""What a trial of importance sampling is expected to see for `auto` to take it: 10 losses in 100 trials. With fewer a
+study sees one or none, in either kind of trials, and plain ones with controls give the times in less time."""
 MOST_ABSENT = 0.5
 """The largest mean number of brokers that are absent for importance sampling: above it the cluster is rarely whole."""
 
@@ -91,7 +99,11 @@ def _by_losses(params: CellParameters, obstacle: str) -> Choice:
         return Choice("plain", f"about {expected:.1g} loss events are expected in {ENOUGH_TRIALS} trials")
     rare = f"only about {expected:.1g} loss events are expected in {ENOUGH_TRIALS} trials"
     if not obstacle:
-        return Choice("importance", rare, in_cycles=True)
+        seen = biased_losses(params)
+        if seen >= LEAST_BIASED_LOSSES:
+            return Choice("importance", rare, in_cycles=True)
+        rare += f"; losses are too rare for importance sampling as well: about {100 * seen:.1g} expected in 100 trials"
+        return Choice("plain", f"{rare}, so their rate is bounded by the exposure", falls_back=True)
     rare += f", and importance sampling is impossible, as {obstacle}"
     step = params.replication_factor * _share_absent(params)
     if step < LEAST_STEP:
@@ -178,6 +190,17 @@ def lost_tails(params: CellParameters) -> int:
     return min(params.min_insync_replicas, params.replication_factor)
 
 
+def _ways(params: CellParameters) -> tuple[float, int, int, int]:
+    """The probability that a failure loses the tail, how many tails a loss needs, from how many absent replicas on what
+    was acknowledged is exposed for `exposed_ms` only, and how many replicas are in a rack."""
+    n = params.replication_factor
+    lost = params.unclean_probability * max(params.tail_loss_probability, params.disk_loss_probability)
+    elects_stale = params.generation == "v3" or params.unclean_recovery_strategy == "proactive"
+    needed = 0 if elects_stale else lost_tails(params)
+    refusing = n if needed == 0 else n - min(params.min_insync_replicas, n) + 1
+    return lost, needed, refusing, -(-n // params.racks) if params.placement == "spread" else n
+
+
 def rough_loss_rate(params: CellParameters) -> float:
     """Loss events per partition-year, to a factor of about ten.
 
@@ -186,15 +209,11 @@ def rough_loss_rate(params: CellParameters) -> float:
     have to fail while what was acknowledged is exposed (`exposed_ms`). `lost_tails` of the replicas have to lose their
     tails. Where a replica that is behind may lead, it is enough that it returns first.
     """
-    n = params.replication_factor
-    lost = params.unclean_probability * max(params.tail_loss_probability, params.disk_loss_probability)
+    n, (lost, needed, refusing, per_rack) = params.replication_factor, _ways(params)
     power_lost = lost if params.power_loss_probability is None else params.power_loss_probability
-    elects_stale = params.generation == "v3" or params.unclean_recovery_strategy == "proactive"
-    needed = 0 if elects_stale else lost_tails(params)
     own = _own_failures_per_year(params)
     absent = min(1.0, _share_absent(params))
     exposed = min(absent, _failures_per_year(params) * params.exposed_ms / YEAR_MS)
-    refusing = n if needed == 0 else n - min(params.min_insync_replicas, n) + 1
 
     def further(down: int) -> float:
         """That the replicas that are in sync fail as well, once `down` of them are absent."""
@@ -203,7 +222,6 @@ def rough_loss_rate(params: CellParameters) -> float:
             start=1.0,
         )
 
-    per_rack = -(-n // params.racks) if params.placement == "spread" else n
     rate = n * own * further(1) * lost**needed
     rate += params.power_events_per_year * power_lost**needed
     rate += params.rack_power_events_per_year * params.racks * further(per_rack) * power_lost**needed
@@ -214,6 +232,50 @@ def rough_loss_rate(params: CellParameters) -> float:
     for burst in params.burst:
         rate += sum(per_year * further(struck) * lost**needed for struck, per_year in _bursts(params, burst))
     return rate
+
+
+def biased_losses(params: CellParameters) -> float:
+    """Losses in a trial of importance sampling, counted without their weights, to a factor of three.
+
+    c_d: that all replicas of a partition come to be absent and a loss is possible, once d of them are absent; c_0 = 0.
+    A further failure is forced before the next broker is back, with probability F = `FORCED` / (1 + `SHORT`). Below min
+    ISR it has to come while what was acknowledged is exposed, for a time E out of the T / b until one of b absent
+    brokers is back; the rest of it counts `DAMAGED` times less:
+
+        q_d = `FORCED` E / (E + (1 / `DAMAGED` + `SHORT`) T / b), at most F;
+        c_d = f_d (sum over causes of p_i c_(d + s_i)) + (1 - F) c_(d - 1), f_d = F, or q_d below min ISR.
+
+    Cause i strikes s_i replicas; half of p_i is its share of the rate, half is the same for all causes. A cycle begins
+    at the model's rates, and takes three T more than that. `LOSING_NEXT` of the failures that matter lose the tail.
+    """
+    n, (lost, needed, refusing, per_rack) = params.replication_factor, _ways(params)
+    own, absent_ms = _own_failures_per_year(params), params.longest_absence_ms
+    holding = len(set().union(*assignments(params)))
+    rack, cluster = (per_rack, params.brokers / params.racks), (n, float(params.brokers))
+    causes = [(holding * own, 1, 1.0), (params.power_events_per_year, *cluster)]
+    causes.append((params.rack_power_events_per_year * params.racks, *rack))
+    for cause in params.power:
+        causes.append((cause.per_year, *cluster) if cause.of == "cluster" else (cause.per_year * params.racks, *rack))
+    for burst in params.burst:
+        found = list(_bursts(params, burst))
+        most = max((struck for struck, _ in found), default=1)
+        causes.append((sum(per_year for _, per_year in found), most, burst.struck_of(rack_sizes(params))))
+    causes = [each for each in causes if each[0] > 0.0]
+    rate, forced = sum(per_year for per_year, _, _ in causes), FORCED / (1.0 + SHORT)
+    shares = [(per_year / rate + 1.0 / len(causes)) / 2.0 for per_year, _, _ in causes]
+    per_replica = sum(share * brokers / struck for share, (_, struck, brokers) in zip(shares, causes, strict=True))
+    chances = [0.0] * n + [1.0] * n
+    for down in [*range(n - 1, 0, -1)] * 20:
+        further = forced
+        if down >= refusing:
+            rest_ms = (1.0 / DAMAGED + SHORT) * absent_ms / (down * per_replica)
+            further = min(forced, FORCED / (1.0 + rest_ms / params.exposed_ms))
+        onwards = sum(share * chances[down + struck] for share, (_, struck, _) in zip(shares, causes, strict=True))
+        chances[down] = further * onwards + (1.0 - forced) * chances[down - 1]
+    first = sum(per_year * chances[struck] for per_year, struck, _ in causes) / rate
+    events = rate + (params.brokers - holding) * own
+    cycles = max(LEAST_CYCLES, params.duration_ms / (YEAR_MS / events + 3.0 * absent_ms))
+    return cycles * rate / events * first * max(LOSING_NEXT, lost) ** needed
 
 
 def _bursts(params: CellParameters, burst: Burst) -> Iterator[tuple[int, float]]:

@@ -314,8 +314,8 @@ class CellParameters(WrittenModel):
         "How losses are sampled (docs/rare-events.md). `plain`: failures come as the model says; `importance`: more "
         "often, and weighted; `splitting`: trials that come close to a loss are continued several times; "
         "`multifidelity`: plain or importance, with the controller's decisions alone as control variate; `auto`: plain "
-        "where losses are frequent enough, else importance if failures come at constant rates, either with controls "
-        "where a pilot shows that they pay, else splitting.",
+        "where losses are frequent enough, else importance if failures come at constant rates and its trials are "
+        "expected to see losses, either with controls where a pilot shows that they pay, else splitting or plain.",
     )
 
     @model_validator(mode="before")

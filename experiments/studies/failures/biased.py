@@ -50,6 +50,7 @@ from collections.abc import Sequence
 from random import Random
 
 from experiments.studies.design.distribution import Distribution
+from experiments.studies.design.estimator import DAMAGED, FORCED, LOSING_NEXT, SHORT
 from experiments.studies.design.model import CellParameters
 from experiments.studies.failures.absences import Absences
 from experiments.studies.failures.sources import Draws, Outage, in_order
@@ -57,12 +58,8 @@ from experiments.studies.failures.timeline import Event
 from experiments.studies.failures.transitions import Selection, Transitions
 from protocol.ids import NodeId
 
-FORCED = 0.8
-SHORT = 0.1
-DAMAGED = 10.0
 LONG = 0.7
 LOSING_FIRST = 0.25
-LOSING_NEXT = 0.6
 NO_BROKER = -1
 REJOIN_MS = 1_000
 """From the end of the catch-up until the replica is in the ISR: the next renewal of its fetch session, at most."""

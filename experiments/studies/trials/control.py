@@ -29,6 +29,7 @@ from functools import lru_cache
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+from experiments.studies.design.estimator import LEAST_CYCLES
 from experiments.studies.design.model import YEAR_MS, CellParameters
 from experiments.studies.design.placement import Simulated, assignments, simulated_partitions
 from experiments.studies.failures.absences import Absences
@@ -45,7 +46,6 @@ from experiments.studies.trials.decisions import (
     Decisions,
     View,
 )
-from experiments.studies.trials.importance import LEAST_CYCLES
 from protocol.ids import NO_LEADER, NodeId, TimeMs
 
 _LOSS, _ANY_LOSS, _UNCLEAN, _INCIDENTS, _OFFLINE, _REFUSES, _UNWRITABLE, _STALLED, _SOME_UNWRITABLE = range(9)

@@ -37,6 +37,7 @@ rate.
 from __future__ import annotations
 
 from experiments.engines.sim.memory import rare_collections
+from experiments.studies.design.estimator import LEAST_CYCLES
 from experiments.studies.design.model import CellParameters
 from experiments.studies.design.placement import assignments
 from experiments.studies.failures.biased import BiasedTimeline
@@ -47,8 +48,6 @@ from experiments.studies.trials.trial import Trial
 from protocol.ids import NO_LEADER, NodeId, TopicPartition
 from protocol.nodes.broker import BrokerNode
 
-LEAST_CYCLES = 25
-"""Cycles of a trial at least, about 0.1 s of processor time."""
 RECHECK_MS = 1_000
 LONGEST_CYCLE_ABSENCES = 1_000
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.estimator import (
+    biased_losses,
     choose,
     fallbacks,
     obstacle_to_importance,
@@ -98,6 +100,73 @@ def test_auto_takes_controls_where_a_trial_has_failures_enough_for_a_pilot() -> 
     assert choose(_cell(long, broker_mttf=WEIBULL, broker_mttr=HOURS)).estimator == "splitting"
     assert "importance sampling of the trials" in sentence(long)
     assert not choose(FREQUENT).in_cycles
+
+
+DAYS = _cell(
+    RARE,
+    generation="kip-966-elr",
+    broker_mttf=Distribution(mean_ms=20 * DAY_MS),
+    broker_mttr=Distribution(mean_ms=2 * DAY_MS),
+)
+
+
+@pytest.mark.parametrize(
+    ("cell", "by_hand"),
+    [
+        (RARE, 25 * 8 / 11 * 0.2 / (97 / 121) * 0.36),
+        (_cell(RARE, generation="kip-966-elr"), 25 * 8 / 11 * 0.2 / (97 / 121) * 0.6),
+        (_cell(RARE, brokers=6), 25 / 2 * 8 / 11 * 0.2 / (97 / 121) * 0.36),
+        (_cell(RARE, writeback_ms=None), 25 * (64 / 121) / (97 / 121) * 0.36),
+        (_cell(RARE, min_insync_replicas=1), 25 * (64 / 121) / (97 / 121) * 0.6),
+        (_cell(RARE, replication_factor=2, min_insync_replicas=1), 25 * 2 / 3 * 8 / 11 * 0.6),
+        (_cell(RARE, broker_mttf=None, power_events_per_year=1.0), 25 * 0.36),
+        (DAYS, 365 / (20 / 3 + 6) * 8 / 11 * 0.8 * 30 / 17_310 / (97 / 121) * 0.6),
+        (_cell(DAYS, unclean_recovery_strategy="proactive", generation="kip-966"), 365 / (20 / 3 + 6) * 64 / 97),
+    ],
+)
+def test_losses_that_importance_sampling_sees(cell: CellParameters, by_hand: float) -> None:
+    """25 cycles at least. A failure is forced with F = 0.8 / 1.1, so 1 - F (1 - F) = 97 / 121. Below min ISR it comes
+    within 30 s with 0.8 30 / (30 + 0.2 900 / 2) = 0.2, with repairs of two days, 172,800 s, with 0.8 30 / 17,310. Each
+    of one or two tails is lost with 0.6; proactive recovery needs none. Half of six brokers hold a replica."""
+    assert biased_losses(cell) == pytest.approx(by_hand, rel=1e-6)
+
+
+def test_a_rack_without_power_takes_the_two_replicas_that_are_left() -> None:
+    """Two racks of two brokers, a replica of four on each: c_2 = F (p c_3 + 1 - p) + (1 - F) c_1 and so on, with p for
+    the failures of single brokers. Min ISR 1, so nothing has to come within 30 s."""
+    mttf = Distribution(mean_ms=365 * DAY_MS)
+    cell = _cell(
+        RARE,
+        brokers=4,
+        racks=2,
+        replication_factor=4,
+        min_insync_replicas=1,
+        broker_mttf=mttf,
+        rack_power_events_per_year=2.0,
+    )
+    forced, single = 8 / 11, (0.5 + 0.5) / 2
+    equations = [[1, -forced * single, -forced * single], [forced - 1, 1, -forced * single], [0, forced - 1, 1]]
+    one, two, _ = np.linalg.solve(equations, [0.0, forced * single, forced])
+    assert biased_losses(cell) == pytest.approx(25 * (one + two) / 2 * 0.6, rel=1e-6)
+
+
+def test_losses_too_rare_for_importance_sampling_are_left_to_plain_trials_and_the_cell_says_so() -> None:
+    """2 losses in 100 trials of importance sampling. 55 failures a year, 18 in 120 days: too few for controls."""
+    short = _cell(DAYS, duration_ms=120 * DAY_MS)
+    assert choose(short) == ("plain", choose(short).reason, True, False)
+    assert choose(DAYS) == ("multifidelity", choose(DAYS).reason, True, False)
+    assert sentence(DAYS) == (
+        "Losses are too rare for plain trials, which are used nevertheless: only about 0.02 loss events are expected "
+        "in 1000 trials; losses are too rare for importance sampling as well: about 2 expected in 100 trials, so their "
+        "rate is bounded by the exposure."
+    )
+    asked = _cell(DAYS, estimator="multifidelity")
+    assert choose(asked)[::2] == ("multifidelity", False)
+    assert not choose(asked).in_cycles
+    assert "about 2 expected in 100 trials" in sentence(asked)
+    assert choose(_cell(DAYS, estimator="importance")) == ("importance", "as the study asks", False, True)
+    hours = _cell(DAYS, broker_mttr=Distribution(mean_ms=3_600_000))
+    assert choose(hours).in_cycles
 
 
 def test_recorded_failures_have_plain_trials() -> None:
