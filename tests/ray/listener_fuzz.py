@@ -22,7 +22,8 @@ from tests.unit.protocol.kafka.kafka_fuzz import damaged, request
 
 DELETE_TOPICS = 20
 CONNECTIONS = 24
-ANSWER_S, RECORD_EVERY_S, WITHIN_S = 0.05, 0.02, 90.0
+FRAMES_PER_RECORD = 10
+ANSWER_S, WITHIN_S = 0.05, 90.0
 TOPIC = "steady"
 
 
@@ -68,21 +69,18 @@ async def fuzz_listeners(servers: str, count: int, seed: int) -> tuple[Steady, C
     random, outcomes, steady = Random(seed), Counter[str](), Steady(servers)
     ranges = [(api.key, api.low, api.high) for api in KafkaBench().both.listener.apis if api.key != DELETE_TOPICS]
     places = [server.rpartition(":")[::2] for server in servers.split(",")]
-    frames = iter(range(count))
+    numbers = iter(range(count))
 
     async def send_frames() -> None:
-        for _ in frames:
+        for number in numbers:
             data = damaged(random, request(random, ranges))
             host, port = random.choice(places)
             outcomes[await outcome(host, int(port), data)] += 1
+            if number % FRAMES_PER_RECORD == 0:
+                steady.send()
+                steady.take()
 
-    async def send_records() -> None:
-        while sum(outcomes.values()) < count:
-            steady.send()
-            steady.take()
-            await asyncio.sleep(RECORD_EVERY_S)
-
-    await asyncio.gather(send_records(), *(send_frames() for _ in range(CONNECTIONS)))
+    await asyncio.gather(*(send_frames() for _ in range(CONNECTIONS)))
     steady.finish()
     return steady, outcomes
 
