@@ -53,7 +53,7 @@ def compare(
     from experiments.compare.comparison import compared_twice
     from experiments.compare.draw import drawn
     from experiments.compare.report import document
-    from experiments.compare.smallest import save, smallest_of
+    from experiments.compare.smallest import save, shrunk
     from experiments.compare.worlds import KeptWorlds, require_world
     from experiments.scenarios.loader import load_scenario
 
@@ -73,10 +73,9 @@ def compare(
             if found.first is not None and index >= len(named):
                 path = out / f"{scenario.name}.yaml"
                 save(scenario, path)  # to be there, too, if the search for a smaller one is interrupted
-                small = smallest_of(found, kept.course_in)
-                save(small, path)
+                found = shrunk(found, worlds, kept.course_in)
+                save(found.scenario, path)
                 saved = {"saved": str(path), "steps_before": len(scenario.steps)}
-                found = compared_twice(small, worlds, kept.course_in)
             unexplained += len(found.unexplained)
             documents.append(document(found) | saved)
             if not as_json:

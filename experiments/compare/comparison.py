@@ -117,8 +117,8 @@ def compared(scenario: Scenario, worlds: Sequence[World], run: Runs = course_in)
     departed = []
     for world in everything:
         if found := differences(reference[world.release], courses[world]):
-            explanation = _explanation(scenario, world.release, courses[world], run)
-            departed.append(Departed(world, tuple(found), *explanation))
+            by = _explanation(scenario, world.release, reference[world.release], courses[world], run)
+            departed.append(Departed(world, tuple(found), *by))
     changed = []
     for release in releases[1:]:
         if found := differences(reference[releases[0]], reference[release]):
@@ -128,32 +128,31 @@ def compared(scenario: Scenario, worlds: Sequence[World], run: Runs = course_in)
 
 
 def _explanation(
-    scenario: Scenario, release: str, course: Course, run: Runs
+    scenario: Scenario, release: str, reference: Course, course: Course, run: Runs
 ) -> tuple[tuple[Departure, ...], int | None]:
     """The smallest set of departures, and the seed, with which the simulator has a course; the seed None if there is
-    none. Departures alone are tried first, then orders alone.
+    none. Departures alone are tried first, then orders alone. `reference` is the simulator's course with seed 0.
     """
     if any(stage.verdict == NOT_RUN for stage in course.stages):
         return (), None
-    sims = [World(SIM, release, seed) for seed in range(ORDERS)]
-    others = sims[1:]
-    for sim, most in [(sims[0], MOST_AT_ONCE), *((it, 0) for it in others), *((it, MOST_AT_ONCE) for it in others)]:
-        found = _departures(scenario, sim, course, run, most)
-        if found is not None:
+    if found := _departures(scenario, World(SIM, release), reference, course, run):
+        return found, 0
+    plain: dict[World, Course] = {}
+    for sim in (World(SIM, release, seed) for seed in range(1, ORDERS)):
+        plain[sim] = run(scenario, sim, None, ())
+        if not differences(plain[sim], course):
+            return (), sim.seed
+    for sim, without in plain.items():
+        if found := _departures(scenario, sim, without, course, run):
             return found, sim.seed
     return (), None
 
 
-def _departures(scenario: Scenario, sim: World, course: Course, run: Runs, most: int) -> tuple[Departure, ...] | None:
-    """The smallest set of at most so many departures under which this simulator has a course; None if there is none.
-    Rules that the release does not have are left out, and rules of which none changes the simulator's course alone are
-    not tried together.
+def _departures(scenario: Scenario, sim: World, plain: Course, course: Course, run: Runs) -> tuple[Departure, ...]:
+    """The smallest set of departures under which this simulator, whose course without any is `plain`, has a course;
+    empty if there is none. Rules that the release does not have are left out, and rules of which none changes the
+    simulator's course alone are not tried together.
     """
-    plain = run(scenario, sim, None, ())
-    if not differences(plain, course):
-        return ()
-    if not most:
-        return None
     impossible = {it.name for it in DEPARTURES if not _may_hold(it, sim.release)}
 
     @cache
@@ -162,7 +161,7 @@ def _departures(scenario: Scenario, sim: World, course: Course, run: Runs, most:
             return plain
         return run(scenario, sim, None, sorted(rules)) if rules else plain
 
-    return explanation(lambda rules: differences(under(rules - impossible), course), most) or None
+    return explanation(lambda rules: differences(under(rules - impossible), course), MOST_AT_ONCE)
 
 
 def _may_hold(departure: Departure, release: str) -> bool:

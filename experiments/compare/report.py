@@ -103,8 +103,10 @@ def conclusions(comparison: Comparison) -> Iterator[str]:
 def explained(departed: Departed) -> str:
     if departed.seed is None:
         return "not explained by any declared departure, or order of simultaneous events"
-    order = f"the order of simultaneous events (the simulator's with seed {departed.seed})" if departed.seed else ""
-    return f"explained by {', '.join([*(it.name for it in departed.departures), *([order] if order else [])])}"
+    by = [it.name for it in departed.departures]
+    if departed.seed:
+        by.append(f"the order of simultaneous events (the simulator's with seed {departed.seed})")
+    return f"explained by {', '.join(by)}"
 
 
 def _count(found: tuple[Difference, ...]) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import yaml
 
-from experiments.compare.comparison import Comparison, Runs, differences
+from experiments.compare.comparison import Comparison, Runs, compared_twice, differences
 from experiments.compare.worlds import SIM, World, course_in
 from experiments.hunt.fuzz.shrink import minimised
 from experiments.scenarios.loader import scenario_from
@@ -84,6 +84,16 @@ def smallest_of(comparison: Comparison, run: Runs = course_in) -> Scenario:
         raise ValueError("the courses do not differ")
     worlds = comparison.worlds[0], comparison.changed[0].world
     return smallest(comparison.scenario, lambda it: bool(differences(*(run(it, world, None, ()) for world in worlds))))
+
+
+def shrunk(found: Comparison, worlds: Sequence[World], run: Runs = course_in) -> Comparison:
+    """The comparison of the smallest scenario with the difference of `found`; `found` itself where nothing explains its
+    difference, and the smallest scenario does not show it.
+    """
+    small = compared_twice(smallest_of(found, run), worlds, run)
+    if found.unexplained and not small.unexplained:
+        return found
+    return replace(small, once=(*found.once, *small.once))
 
 
 def document_of(scenario: Scenario) -> dict[str, object]:

@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.unit.protocol.kafka.kafka_bench import KafkaBench
-from tests.unit.protocol.kafka.kafka_fuzz import damaged, request
+from tests.unit.protocol.kafka.kafka_fuzz import damaged, request, served
 
 DELETE_TOPICS = 20
 CONNECTIONS = 24
@@ -67,7 +67,7 @@ class Steady:
 async def fuzz_listeners(servers: str, count: int, seed: int) -> tuple[Steady, Counter[str]]:
     """Sends frames, each on a connection of its own; returns the producer and consumer, and outcomes of connections."""
     random, outcomes, steady = Random(seed), Counter[str](), Steady(servers)
-    ranges = [(api.key, api.low, api.high) for api in KafkaBench().both.listener.apis if api.key != DELETE_TOPICS]
+    ranges = [each for each in served(KafkaBench()) if each[0] != DELETE_TOPICS]
     places = [server.rpartition(":")[::2] for server in servers.split(",")]
     numbers = iter(range(count))
 

@@ -18,7 +18,7 @@ from random import Random
 from experiments.virtual.connections import PORT
 from experiments.virtual.simulation import SimulatedKafka
 from tests.unit.protocol.kafka.kafka_bench import KafkaBench, frame
-from tests.unit.protocol.kafka.kafka_fuzz import damaged, request
+from tests.unit.protocol.kafka.kafka_fuzz import damaged, request, served
 
 FRAMES_PER_CLUSTER = 250
 PAUSE_S = 0.02
@@ -33,7 +33,7 @@ async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> by
 async def send_frames(servers: str, count: int, seed: int) -> Counter[str]:
     """Sends frames, each on a connection of its own."""
     random, outcomes = Random(seed), Counter[str]()
-    ranges = [(api.key, api.low, api.high) for api in KafkaBench().both.listener.apis]
+    ranges = served(KafkaBench())
     hosts = [server.partition(":")[0] for server in servers.split(",")]
     healthy = [await asyncio.open_connection(host, PORT) for host in hosts]
     answers = [await _ask(*connection) for connection in healthy]

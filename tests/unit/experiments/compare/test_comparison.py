@@ -13,7 +13,7 @@ from experiments.compare.comparison import compared, compared_twice, kafkas_own
 from experiments.compare.course import Course
 from experiments.compare.draw import REQUESTS, drawn
 from experiments.compare.report import conclusions, document, rows
-from experiments.compare.smallest import document_of, save, smallest_of
+from experiments.compare.smallest import document_of, save, shrunk, smallest_of
 from experiments.compare.worlds import KAFKA, RAY, SIM, World, course_in, require_world
 from experiments.scenarios.loader import load_scenario, scenario_from
 from experiments.scenarios.model import Scenario
@@ -209,6 +209,23 @@ def test_a_difference_that_a_second_run_does_not_have_is_said_and_is_no_failure(
     ]
     assert [it["world"] for it in document(found)["once"]] == ["ray 4.4.0"]  # type: ignore[attr-defined]
     assert compared_twice(shipped("unclean-election"), [NEW, OTHER], wrong_leader).unexplained
+
+
+def test_a_difference_that_no_smaller_scenario_shows_stays_in_the_result() -> None:
+    """It is there in two runs, and in none of those that look for a smaller scenario."""
+    runs = iter([wrong_leader] * 2)
+    found = compared_twice(
+        shipped("unclean-election"),
+        [NEW, OTHER],
+        lambda scenario, world, pace, rules: (next(runs) if world == OTHER else with_rule())(
+            scenario, world, pace, rules
+        ),
+    )
+    assert found.unexplained
+    assert shrunk(found, [NEW, OTHER], with_rule()) == found
+    small = shrunk(found, [NEW, OTHER], wrong_leader)
+    assert small.unexplained
+    assert len(small.scenario.steps) < len(found.scenario.steps)
 
 
 @pytest.mark.parametrize("seed", range(6))

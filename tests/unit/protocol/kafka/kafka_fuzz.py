@@ -59,7 +59,7 @@ def fuzz(count: int, seed: int, scene: str = "plain") -> Counter[str]:
         bench.connect(_HEALTHY)
     if sasl is not None:
         _authenticate(bench, _HEALTHY, _STEPS)
-    ranges = [(api.key, api.low, api.high) for api in bench.both.listener.apis]
+    ranges = served(bench)
     outcomes: Counter[str] = Counter()
     for number in range(1, count + 1):
         data = damaged(random, request(random, ranges, names))
@@ -85,6 +85,11 @@ def fuzz(count: int, seed: int, scene: str = "plain") -> Counter[str]:
             assert bench.both.listener.connection_count == 1
     assert all(connection.frames.waiting_bytes == 0 for connection in bench.both.listener.connections)
     return outcomes
+
+
+def served(bench: KafkaBench) -> list[tuple[int, int, int]]:
+    """The key, the lowest and the highest version of each API of a listener."""
+    return [(api.key, api.low, api.high) for api in bench.both.listener.apis]
 
 
 def _outcome(bench: KafkaBench, number: int) -> str:
