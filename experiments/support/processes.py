@@ -64,14 +64,16 @@ def orderly_signals() -> AbstractContextManager[None]:
 
 
 def processes_naming(folders: Iterable[Path]) -> list[int]:
-    """The ids of the other processes whose command line or environment, as they began, names one of the folders: those
-    of a private Ray do. Processes of other users are left out, as their environment cannot be read.
+    """The ids of the other processes whose command line or environment, as they began, names one of the folders, or
+    whose standard output or error is a file there: those of a private Ray. Ray's agents overwrite the first two with
+    their title, in part. Processes of other users are left out, as their environment cannot be read.
     """
     names = [str(folder).encode() for folder in folders]
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            text = (path / "cmdline").read_bytes() + (path / "environ").read_bytes()
+            outputs = [os.fsencode(os.readlink(output)) for output in path.glob("fd/[12]")]
+            text = b"\0".join([(path / "cmdline").read_bytes(), (path / "environ").read_bytes(), *outputs])
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
         if any(name in text for name in names) and int(path.name) != os.getpid():

@@ -143,6 +143,7 @@ def test_a_cluster_goes_on_without_a_ray_node_and_is_whole_again_with_another(
     gone = [name for name, row in before.items() if row.ray_node == lost and name not in (CLIENT, MANAGER)]
     [broker] = [name for name in gone if name.startswith("broker-")]
     nodes.reap(lost)
+    assert all(leaves_within(before[name].pid or 0, 60) for name in (*gone, movable)), "workers end after their raylet"
 
     produce(shell, written, 100)
     status = shell.json("status", code=1)
