@@ -30,7 +30,7 @@ class Absences:
         if self._catch_up is None:
             return boot_ms
         failed_ms = self._failed_ms.get(broker, boot_ms)
-        behind_ms = max(0, self._until_ms.get(broker, 0) - failed_ms)
+        behind_ms = max(0, self._until_ms.get(broker, failed_ms) - failed_ms)
         return boot_ms + self._catch_up.needed_ms(boot_ms - failed_ms, broker in self._disks_lost, behind_ms)
 
     def start(self, broker: NodeId, boot_ms: TimeMs) -> TimeMs:

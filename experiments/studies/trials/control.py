@@ -3,8 +3,14 @@
 It runs through the timeline that a trial of the same parameters and seed has (`failures/`), in virtual time, with the
 decisions of the protocol (`decisions.py`), and measures what a trial measures. A trial is a simulated cluster, some
 hundred events per failure; the control does three or four look-ups. What is left out, so that some trials differ from
-their controls: the time that messages and fetches take, heartbeats (a session expires half an interval early), retries
-of a registration, the time-outs of recoveries, impaired and slow brokers, and reassignments.
+their controls: the time that messages and fetches take, so also the order of sessions that expire within as much; the
+time-outs of recoveries, impaired and slow brokers, and reassignments.
+
+*Sessions.* A broker's heartbeats follow its registration at a fixed interval, and a session expires
+`broker.session.timeout.ms` after the last one. After a loss of power that decides which broker is fenced last, and so
+which one is waited for. A broker that is back while the session of its former incarnation is open is refused; it tries
+to register again four times per interval, and takes part once it has registered. A leader removes a follower from its
+ISR that has been silent for `replica.lag.time.max.ms`.
 
 A control is not used for an answer by itself. It is the *control variate* of its trial (`estimation/controlled.py`),
 and that estimate is unbiased whatever the control leaves out: a control of a trial's seed and the controls of other
@@ -46,15 +52,14 @@ from experiments.studies.trials.decisions import (
     Decisions,
     View,
 )
+from experiments.studies.trials.setting import STARTED_MS, cluster_spec
+from protocol.config import REPLICA_LAG_TIME_MAX_MS
 from protocol.ids import NO_LEADER, NodeId, TimeMs
 
 _LOSS, _ANY_LOSS, _UNCLEAN, _INCIDENTS, _OFFLINE, _REFUSES, _UNWRITABLE, _STALLED, _SOME_UNWRITABLE = range(9)
 _SOURCES = (_LOSS, _LOSS, _ANY_LOSS, _OFFLINE, _REFUSES, _UNWRITABLE, _UNCLEAN, _STALLED, _INCIDENTS, _SOME_UNWRITABLE)
 """By `CONTROLLED`."""
-_EXPIRE, _BOOT, _CAUGHT_UP, _SILENT = range(4)
-_SILENT_MS = 37_500
-"""When a leader removes a follower that is silent: after `replica.lag.time.max.ms`, 30 s, as it looks every 15 s, at a
-moment that is uniform over the next 15 s. A control takes the mean."""
+_EXPIRE, _BOOT, _CAUGHT_UP, _SILENT, _JOIN = range(5)
 _BEFORE_UNFENCE = (REGISTER_CLEAN, REGISTER_UNCLEAN)
 """Events that are followed by another one of the broker at once: where they change nothing, nothing is settled yet."""
 _MOST_APPENDED = 8
@@ -73,10 +78,11 @@ class ControlMeasures(NamedTuple):
 class ControlModel:
     """What all controls of a cell share: placement, and decisions and probabilities as far as they are known."""
 
-    __slots__ = ("_decisions", "params", "partitions", "placement", "transitions")
+    __slots__ = ("_decisions", "lag_ms", "params", "partitions", "placement", "transitions")
 
     def __init__(self, params: CellParameters) -> None:
         self.params, self.placement = params, assignments(params)
+        self.lag_ms = cluster_spec(params, 0).config.int_value(REPLICA_LAG_TIME_MAX_MS)
         self.transitions = Transitions(params, self.placement)
         self._decisions: dict[tuple[int, int], Decisions] = {}
         copies = zip(simulated_partitions(params), params.counts, strict=True)
@@ -171,15 +177,19 @@ class _Control:
         self._partitions = [_Partition(*each) for each in model.partitions]
         self._copies, self._incident_ms = sum(params.counts), -math.inf
         self._on = [[each for each in self._partitions if broker in each.places] for broker in range(params.brokers)]
-        heartbeat_ms = params.heartbeat_interval_ms or 0
-        self._session_ms = 0 if params.detection_ms is None else params.detection_ms - heartbeat_ms // 2
-        self._running = [True] * params.brokers
+        self._session_ms, self._heartbeat_ms = params.detection_ms or 0, params.heartbeat_interval_ms or 0
+        self._lag_ms = model.lag_ms
+        self._up, self._running = [True] * params.brokers, [True] * params.brokers
+        """Whose process runs, and of these, who has registered."""
         self._stopped = 0
-        """How many brokers do not run."""
+        """How many brokers do not run, or have not registered."""
         self._behind = [False] * params.brokers
         self._unclean = [False] * params.brokers
         self._sessions = [False] * params.brokers
         self._incarnations = [0] * params.brokers
+        self._failed_ms = [begins_ms] * params.brokers
+        self._registered_ms = [begins_ms - STARTED_MS] * params.brokers
+        """When the brokers have registered, or have begun to try."""
         self._absences = Absences(params.catch_up)
         self._due: list[tuple[TimeMs, int, int, NodeId, int]] = []
         self._now_ms: TimeMs = begins_ms
@@ -263,11 +273,14 @@ class _Control:
         self._steps += 1
         if kind == _EXPIRE:
             self._expire(broker)
+        elif kind == _SILENT:
+            if not self._running[broker] and self._failed_ms[broker] + self._lag_ms == at_ms:
+                self._leave(broker)
         elif incarnation == self._incarnations[broker]:
             if kind == _BOOT:
                 self._boot(broker)
-            elif kind == _SILENT:
-                self._leave(broker)
+            elif kind == _JOIN:
+                self._join(broker)
             else:
                 self._set_behind(broker, False)
                 self._settle_all(broker)
@@ -326,6 +339,7 @@ class _Control:
 
     def _fail(self, broker: NodeId, kind: str) -> None:
         self._incarnations[broker] += 1
+        self._up[broker] = False
         self._absences.fail(broker, self._now_ms, kind == "disk")
         was_running = self._running[broker]
         for partition in self._on[broker]:
@@ -336,14 +350,16 @@ class _Control:
             self._unclean[broker] = self._unclean[broker] or kind == "disk"
             return
         self._set_running(broker, False)
+        self._failed_ms[broker] = self._now_ms
         self._unclean[broker] = kind != "clean"
         if kind == "clean":
             self._tell_all(broker, SHUT_DOWN)
         elif self._session_ms:
             self._sessions[broker] = True
-            self._schedule(self._now_ms + self._session_ms, _EXPIRE, broker)
-            if self._session_ms > _SILENT_MS:
-                self._schedule(self._now_ms + _SILENT_MS, _SILENT, broker)
+            since_heartbeat_ms = (self._now_ms - self._registered_ms[broker]) % self._heartbeat_ms
+            self._schedule(self._now_ms - since_heartbeat_ms + self._session_ms, _EXPIRE, broker)
+            if self._session_ms > self._lag_ms:
+                self._schedule(self._now_ms + self._lag_ms, _SILENT, broker)
             self._settle_all(broker)
         else:
             self._tell_all(broker, FENCE)
@@ -373,11 +389,12 @@ class _Control:
             logs[place] = min(logs[place], max(flushed[place], durable))
 
     def _expire(self, broker: NodeId) -> None:
-        """The session of a former incarnation is over; if the broker is back it registers now."""
+        """The session of a former incarnation is over; if the broker is back its next try to register succeeds."""
         self._sessions[broker] = False
         self._tell_all(broker, FENCE)
-        if self._running[broker]:
-            self._join(broker)
+        if self._up[broker]:
+            until_retry_ms = (self._registered_ms[broker] - self._now_ms) % max(1, self._heartbeat_ms // 4)
+            self._schedule(self._now_ms + until_retry_ms, _JOIN, broker)
 
     def _leave(self, broker: NodeId) -> None:
         """Leaders that run remove the broker, which is down, from their ISRs."""
@@ -389,7 +406,8 @@ class _Control:
                 self._settle(partition)
 
     def _boot(self, broker: NodeId) -> None:
-        self._set_running(broker, True)
+        self._up[broker] = True
+        self._registered_ms[broker] = self._now_ms
         behind_ms = self._absences.start(broker, self._now_ms)
         self._set_behind(broker, behind_ms > self._now_ms)
         if self._behind[broker]:
@@ -399,6 +417,8 @@ class _Control:
 
     def _join(self, broker: NodeId) -> None:
         """The broker registers and is unfenced."""
+        self._set_running(broker, True)
+        self._registered_ms[broker] = self._now_ms
         self._tell_all(broker, REGISTER_UNCLEAN if self._unclean[broker] else REGISTER_CLEAN)
         self._tell_all(broker, UNFENCE)
 

@@ -27,6 +27,8 @@ from protocol.messages.commands import ProduceCommand
 from protocol.v3.store.settings import MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS, StoreSettings
 
 SET_UP_MS = 60_000
+STARTED_MS = 1_000
+"""How long before its topics are created the nodes of a trial start, and register."""
 RETRY_START_MS = 1_000
 """How long a start waits before it is tried again, while the broker's controlled shutdown lasts."""
 ACKS = {"0": 0, "1": 1, "all": -1}

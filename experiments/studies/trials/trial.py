@@ -48,6 +48,7 @@ from experiments.studies.trials.reassignments import Move, Reassigner, drawn_mov
 from experiments.studies.trials.setting import (
     RETRY_START_MS,
     SET_UP_MS,
+    STARTED_MS,
     SetUpError,
     cluster_spec,
     loss_of,
@@ -132,7 +133,7 @@ class Trial:
         cluster.trace_observers.append(elected.observe)
         for node in cluster.spec.node_ids:
             cluster.start(node)
-        cluster.run_until(1_000)
+        cluster.run_until(STARTED_MS)
         while cluster.spec.store_ids and not elected.found and cluster.step(SET_UP_MS):
             continue
         cluster.trace_observers.remove(elected.observe)

@@ -53,8 +53,7 @@ def cell(duration: str, **base: object) -> CellParameters:
 )
 def test_a_control_has_the_losses_and_times_of_its_trial(generation: str, detection: str) -> None:
     """Losses and unclean recoveries are equal in every trial; times within 5 s per change of the trial's states. A
-    stall lasts until a session of 9 s expires, a heartbeat's interval or less later than in the control; with 100 s
-    until the leader removes a silent follower, after 30 to 45 s, in the control 37.5."""
+    stall lasts until a session expires, with 100 s until the leader removes a silent follower: 20 ms more or less."""
     params = cell("120d", generation=generation, detection=detection, min_insync_replicas=1, **HARSH)
     losses = 0.0
     for number in range(8):
@@ -64,11 +63,36 @@ def test_a_control_has_the_losses_and_times_of_its_trial(generation: str, detect
         losses += control["losses"]
         for column in ("losses", "unclean_recoveries"):
             assert control[column] == found.values[column], (number, column)
-        for column in ("offline", "refuses", "unwritable"):
-            allowed = 20 * SECONDS if detection == "100s" else SECONDS
-            assert control[column] == pytest.approx(found.values[column], abs=allowed), (number, column)
-        assert control["stalled"] == pytest.approx(found.values["stalled"], rel=0.2, abs=SECONDS), number
+        for column in ("offline", "refuses", "unwritable", "stalled"):
+            assert control[column] == pytest.approx(found.values[column], abs=SECONDS), (number, column)
     assert losses > 0 or generation == "kip-966-elr"
+
+
+def test_after_a_loss_of_power_a_control_waits_for_the_broker_of_its_trial() -> None:
+    """All sessions expire within a heartbeat's interval, and the broker that is fenced last decides on a loss; a
+    control that took any other order would have other losses in most trials."""
+    params = cell("1y", broker_mttf="30d", broker_mttr="6h", power_events_per_year=12, power_loss_probability=0.5)
+    losses = 0.0
+    for number in range(8):
+        found = measure(run_trial(params, trial_seed(5, number)).rows).values["losses"]
+        control = control_model(params).run(trial_seed(5, number), in_cycles=False).values[0]
+        assert abs(control - found) <= 1.0, number
+        losses += found
+    assert losses > 20
+
+
+def test_before_time_0_replicas_catch_up_as_after_it() -> None:
+    """Rolling restarts of the warm-up are over when it ends, where catching up takes 5 minutes."""
+    params = cell(
+        "1h",
+        broker_mttf="never",
+        catch_up={"rate": "20MB/s"},
+        rolling_restart={"every": "1d", "down": "10m", "pause": "1m"},
+    )
+    for number in range(40):
+        control = dict(zip(CONTROLLED, control_model(params).run(number, in_cycles=False).values, strict=True))
+        found = measure(run_trial(params, number).rows).values["refuses"]
+        assert control["refuses"] == pytest.approx(found, abs=SECONDS), number
 
 
 def test_with_acks_1_a_control_has_the_losses_of_its_trial() -> None:
