@@ -41,6 +41,10 @@ LEAST_CYCLES = 25
 LEAST_BIASED_LOSSES = 0.1
 """What a trial of importance sampling is expected to see for `auto` to take it: 10 losses in 100 trials. With fewer a
 study sees one or none, in either kind of trials, and plain ones with controls give the times in less time."""
+OFTEN = 0.1
+"""Times without writes that a plain trial is expected to see for `auto` to take it where a study asks for times: with
+controls it takes less time then than importance sampling, and by far where clients do not wait for the detection of a
+crash (docs/rare-events.md)."""
 MOST_ABSENT = 0.5
 """The largest mean number of brokers that are absent for importance sampling: above it the cluster is rarely whole."""
 
@@ -90,7 +94,10 @@ def choose(params: CellParameters, scripted: bool = False) -> Choice:
 
 
 def _by_losses(params: CellParameters, obstacle: str) -> Choice:
-    """The estimator by how many losses plain trials are expected to see."""
+    """The estimator by how many losses plain trials are expected to see, or times without writes."""
+    times = rough_times(params)
+    if params.estimate == "times" and times >= OFTEN:
+        return Choice("plain", f"about {times:.1g} times without writes are expected in a trial")
     rate = rough_loss_rate(params)
     expected = rate * params.partition_years * ENOUGH_TRIALS
     if params.acks != "all" or rate == 0.0:
@@ -169,10 +176,11 @@ def _failures_per_year(params: CellParameters) -> float:
 
 
 def failures_per_trial(params: CellParameters) -> float:
-    """Failures and planned restarts of all brokers in a trial, on average."""
-    rolling = params.rolling_restart
+    """Failures and planned restarts of all brokers in a trial, and moves of replicas, on average."""
+    rolling, moves = params.rolling_restart, params.reassignments
     planned = 0.0 if rolling is None else YEAR_MS / rolling.every_ms
-    return params.brokers * (_failures_per_year(params) + planned) * params.duration_ms / YEAR_MS
+    moved = 0.0 if moves is None else moves.per_year * params.partitions
+    return (params.brokers * (_failures_per_year(params) + planned) + moved) * params.duration_ms / YEAR_MS
 
 
 def _share_absent(params: CellParameters) -> float:
@@ -232,6 +240,15 @@ def rough_loss_rate(params: CellParameters) -> float:
     for burst in params.burst:
         rate += sum(per_year * further(struck) * lost**needed for struck, per_year in _bursts(params, burst))
     return rate
+
+
+def rough_times(params: CellParameters) -> float:
+    """Times without writes in a trial, to a factor of about three: replicas that fail while so many others are absent
+    that the rest is below min ISR; or each failure, if clients do not wait for its detection."""
+    n, absent = params.replication_factor, min(1.0, _share_absent(params))
+    others = 0 if (params.detection_ms or 0) > params.delivery_timeout_ms else n - min(params.min_insync_replicas, n)
+    below = math.prod(((n - failed) * absent / failed for failed in range(1, others + 1)), start=1.0)
+    return n * _failures_per_year(params) * below * params.partition_years
 
 
 def biased_losses(params: CellParameters) -> float:

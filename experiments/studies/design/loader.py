@@ -23,7 +23,7 @@ from experiments.studies.design.recorded import RECORDED, Contents, FailureFile,
 from experiments.studies.design.study import METRIC_NAMES, Cell, StudyHeader, StudyPlan
 from experiments.studies.design.targets import write_incidents
 from experiments.studies.layouts.reader import FORM as LAYOUT_FORM
-from experiments.studies.trace.metrics import ACKNOWLEDGED_LOSS_RATE, CLUSTER_METRICS, INCIDENTS, METRICS
+from experiments.studies.trace.metrics import ACKNOWLEDGED_LOSS_RATE, CLUSTER_METRICS, FRACTIONS, INCIDENTS, METRICS
 from experiments.support.errors import InputError, shown
 from experiments.support.fields import WrittenModel
 from experiments.support.yaml_input import first_error, parse_yaml_mapping, read_text, validated
@@ -125,7 +125,11 @@ def study_from(raw: dict[str, object], source: str, text: str | None = None, fol
         raise InputError(source, "metrics", f"the name {taken}", "names that no other metric or parameter has")
     axis, combinations = _combinations(file, source)
     _check_names(file.base, "base", source, BASE)
-    base = file.base | {name: getattr(file, name) for name in TOP_LEVEL}
+    is_about_losses = file.objective not in FRACTIONS or (
+        file.targets is not None and file.targets.incidents is not None
+    )
+    base = {"estimate": "losses" if is_about_losses else "times"} | file.base
+    base |= {name: getattr(file, name) for name in TOP_LEVEL}
     contents = Contents(dict(file.files), folder)
     _resolve(base, source, {})
     cells = tuple(

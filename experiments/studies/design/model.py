@@ -317,6 +317,13 @@ class CellParameters(WrittenModel):
         "where losses are frequent enough, else importance if failures come at constant rates and its trials are "
         "expected to see losses, either with controls where a pilot shows that they pay, else splitting or plain.",
     )
+    estimate: Literal["losses", "times"] = parameter(
+        "losses",
+        "{} estimated",
+        "What `auto` and `multifidelity` take trials for. `times`: plain ones where these often see a time without "
+        "writes, also if losses are so rare that they are only bounded. By default `times` in a study whose objective "
+        "is a share of time and whose targets are not about incidents.",
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -43,6 +43,7 @@ from experiments.studies.failures.biased import BiasedTimeline
 from experiments.studies.failures.timeline import DrawnTimeline, Event, Timeline, warm_up_ms
 from experiments.studies.failures.transitions import Transitions
 from experiments.studies.trace.schema import INCIDENT_MS
+from experiments.studies.trials.control_partition import ControlPartition
 from experiments.studies.trials.decisions import (
     FENCE,
     REGISTER_CLEAN,
@@ -52,6 +53,7 @@ from experiments.studies.trials.decisions import (
     Decisions,
     View,
 )
+from experiments.studies.trials.reassignments import drawn_moves, target_of
 from experiments.studies.trials.setting import STARTED_MS, cluster_spec
 from protocol.config import REPLICA_LAG_TIME_MAX_MS
 from protocol.ids import NO_LEADER, NodeId, TimeMs
@@ -59,7 +61,7 @@ from protocol.ids import NO_LEADER, NodeId, TimeMs
 _LOSS, _ANY_LOSS, _UNCLEAN, _INCIDENTS, _OFFLINE, _REFUSES, _UNWRITABLE, _STALLED, _SOME_UNWRITABLE = range(9)
 _SOURCES = (_LOSS, _LOSS, _ANY_LOSS, _OFFLINE, _REFUSES, _UNWRITABLE, _UNCLEAN, _STALLED, _INCIDENTS, _SOME_UNWRITABLE)
 """By `CONTROLLED`."""
-_EXPIRE, _BOOT, _CAUGHT_UP, _SILENT, _JOIN = range(5)
+_EXPIRE, _BOOT, _CAUGHT_UP, _SILENT, _JOIN, _MOVE = range(6)
 _BEFORE_UNFENCE = (REGISTER_CLEAN, REGISTER_UNCLEAN)
 """Events that are followed by another one of the broker at once: where they change nothing, nothing is settled yet."""
 _MOST_APPENDED = 8
@@ -92,7 +94,7 @@ class ControlModel:
         """The decisions of all partitions with as many replicas and that min ISR."""
         kind = len(partition.replicas), partition.min_insync_replicas
         if kind not in self._decisions:
-            self._decisions[kind] = Decisions(_modelled(self.params), *kind)
+            self._decisions[kind] = Decisions(_modelled(self.params), *kind, self.params.reassignments is not None)
         return self._decisions[kind]
 
     def run(self, seed: int, in_cycles: bool) -> ControlMeasures:
@@ -117,48 +119,6 @@ def control_model(params: CellParameters) -> ControlModel:
     return ControlModel(params)
 
 
-class _Partition:
-    """`places`: of the brokers of its replicas. `running`, `behind`: sets of the replicas (bit p for place p) whose
-    brokers run or have to catch up. `logs`: up to where each has all that was acknowledged, `flushed`: and has it on
-    the disk; `appended`: (time, number) of what is not. `since_ms`: since when a write would wait; -1: it would not.
-    `copies`: how many partitions of a whole cluster it stands for."""
-
-    __slots__ = (
-        *("acked", "appended", "behind", "copies", "decisions", "flushed", "logs", "places", "running", "since_ms"),
-        *("view", "waits_for_isr"),
-    )
-
-    def __init__(self, partition: Simulated, decisions: Decisions, copies: int) -> None:
-        self.decisions, self.view, self.copies = decisions, decisions.whole, copies
-        self.waits_for_isr = partition.acks == "all"
-        self.places = {broker: place for place, broker in enumerate(partition.replicas)}
-        self.running, self.behind = (1 << len(partition.replicas)) - 1, 0
-        self.since_ms = -1
-        self.forget()
-
-    def forget(self) -> None:
-        """All replicas have all that was acknowledged, and nothing is on the disk."""
-        count = len(self.places)
-        self.acked = 1
-        self.logs, self.flushed = [1] * count, [0] * count
-        self.appended: list[tuple[TimeMs, int]] = []
-
-    def durable(self, oldest_ms: float) -> int:
-        """The last number that was appended by then."""
-        found = 0
-        for at_ms, number in self.appended:
-            if at_ms <= oldest_ms and number > found:
-                found = number
-        return found
-
-    def cut(self, log: int) -> None:
-        """What replicas have beyond the leader's log is not acknowledged any more."""
-        self.acked = log
-        self.logs = [min(log, each) for each in self.logs]
-        self.flushed = [min(log, each) for each in self.flushed]
-        self.appended = [each for each in self.appended if each[1] <= log]
-
-
 class _Control:
     """State and callbacks of one control."""
 
@@ -174,7 +134,7 @@ class _Control:
             self._timeline = self._cycles = BiasedTimeline(params, seed, model.placement, True, model.transitions)
         else:
             self._timeline = DrawnTimeline(params, seed, begins_ms)
-        self._partitions = [_Partition(*each) for each in model.partitions]
+        self._partitions = [ControlPartition(*each) for each in model.partitions]
         self._copies, self._incident_ms = sum(params.counts), -math.inf
         self._on = [[each for each in self._partitions if broker in each.places] for broker in range(params.brokers)]
         self._session_ms, self._heartbeat_ms = params.detection_ms or 0, params.heartbeat_interval_ms or 0
@@ -187,10 +147,12 @@ class _Control:
         self._unclean = [False] * params.brokers
         self._sessions = [False] * params.brokers
         self._incarnations = [0] * params.brokers
-        self._failed_ms = [begins_ms] * params.brokers
+        self._failed_ms, self._behind_until_ms = [begins_ms] * params.brokers, [begins_ms] * params.brokers
         self._registered_ms = [begins_ms - STARTED_MS] * params.brokers
         """When the brokers have registered, or have begun to try."""
         self._absences = Absences(params.catch_up)
+        self._moves = drawn_moves(params, seed, begins_ms)
+        self._next_move = next(self._moves, None)
         self._due: list[tuple[TimeMs, int, int, NodeId, int]] = []
         self._now_ms: TimeMs = begins_ms
         self._values = [0.0] * 9
@@ -210,6 +172,7 @@ class _Control:
 
     def _run_plain(self) -> None:
         end_ms = self._duration_ms
+        self._await_move()
         event = self._timeline.next_event()
         while event is not None and event.time_ms < end_ms:
             self._run_due(event.time_ms)
@@ -273,17 +236,20 @@ class _Control:
         self._steps += 1
         if kind == _EXPIRE:
             self._expire(broker)
+        elif kind == _MOVE:
+            self._move()
+        elif kind == _CAUGHT_UP:
+            if self._behind_until_ms[broker] == at_ms:
+                self._set_behind(broker, False)
+                self._settle_all(broker)
         elif kind == _SILENT:
             if not self._running[broker] and self._failed_ms[broker] + self._lag_ms == at_ms:
                 self._leave(broker)
         elif incarnation == self._incarnations[broker]:
             if kind == _BOOT:
                 self._boot(broker)
-            elif kind == _JOIN:
-                self._join(broker)
             else:
-                self._set_behind(broker, False)
-                self._settle_all(broker)
+                self._join(broker)
 
     def _schedule(self, at_ms: TimeMs, kind: int, broker: NodeId) -> None:
         heappush(self._due, (at_ms, self._steps, kind, broker, self._incarnations[broker]))
@@ -317,7 +283,7 @@ class _Control:
         if self._now_ms >= 0:
             self._values[what] += self._weight * copies
 
-    def _count_loss(self, partition: _Partition) -> None:
+    def _count_loss(self, partition: ControlPartition) -> None:
         self._count(_ANY_LOSS, partition.copies)
         if partition.waits_for_isr and self._now_ms >= 0:
             self._count(_LOSS, partition.copies)
@@ -345,7 +311,7 @@ class _Control:
         for partition in self._on[broker]:
             if was_running:
                 self._write(partition)
-            self._lose(partition, partition.places[broker], kind)
+            partition.lose(partition.places[broker], kind, self._oldest_ms())
         if not was_running:
             self._unclean[broker] = self._unclean[broker] or kind == "disk"
             return
@@ -364,6 +330,10 @@ class _Control:
         else:
             self._tell_all(broker, FENCE)
 
+    def _oldest_ms(self) -> float | None:
+        """Up to when appended records have been written back; None: they are not."""
+        return self._now_ms - self._exposed_ms if self._is_written_back else None
+
     def _set_running(self, broker: NodeId, running: bool) -> None:
         self._stopped += self._running[broker] - running
         self._running[broker] = running
@@ -376,17 +346,6 @@ class _Control:
             self._behind[broker] = behind
             for partition in self._on[broker]:
                 partition.behind ^= 1 << partition.places[broker]
-
-    def _lose(self, partition: _Partition, place: int, kind: str) -> None:
-        """What a failure does to the log of a replica."""
-        logs, flushed = partition.logs, partition.flushed
-        if kind == "clean":
-            flushed[place] = logs[place]
-        elif kind == "disk":
-            logs[place] = flushed[place] = 0
-        elif kind == "lossy":
-            durable = partition.durable(self._now_ms - self._exposed_ms) if self._is_written_back else 0
-            logs[place] = min(logs[place], max(flushed[place], durable))
 
     def _expire(self, broker: NodeId) -> None:
         """The session of a former incarnation is over; if the broker is back its next try to register succeeds."""
@@ -408,12 +367,46 @@ class _Control:
     def _boot(self, broker: NodeId) -> None:
         self._up[broker] = True
         self._registered_ms[broker] = self._now_ms
-        behind_ms = self._absences.start(broker, self._now_ms)
-        self._set_behind(broker, behind_ms > self._now_ms)
-        if self._behind[broker]:
-            self._schedule(behind_ms, _CAUGHT_UP, broker)
+        self._catch_up(broker)
         if not self._sessions[broker]:
             self._join(broker)
+
+    def _move(self) -> None:
+        """A replica moves, as `reassignments.py` has it."""
+        move, self._next_move = self._next_move, next(self._moves, None)
+        assert move is not None
+        self._await_move()
+        partition = self._partitions[move.partition]
+        replicas, running = partition.replicas, [broker for broker, is_up in enumerate(self._up) if is_up]
+        target = None if len(replicas) > partition.factor else target_of(replicas, running, move)
+        if target is None:
+            return
+        (joining,) = set(target).difference(replicas)
+        self._absences.fail(joining, self._now_ms, True)
+        self._catch_up(joining)
+        place = partition.begin_move(joining, self._running[joining], self._behind[joining])
+        self._on[joining] = [*self._on[joining], partition]
+        places = tuple([partition.places[broker] for broker in target])
+        is_active = self._running[joining]
+        self._change(partition, partition.decisions.moved(partition.view, places, place, is_active))
+        self._end_moves(partition)
+        self._settle(partition)
+
+    def _end_moves(self, partition: ControlPartition) -> None:
+        """Forgets the brokers that have left the assignment, or were refused."""
+        for broker in partition.end_moves():
+            self._on[broker] = [each for each in self._on[broker] if each is not partition]
+
+    def _await_move(self) -> None:
+        if self._next_move is not None:
+            self._schedule(self._next_move.at_ms, _MOVE, 0)
+
+    def _catch_up(self, broker: NodeId) -> None:
+        """The broker fetches what it lacks from now on."""
+        until_ms = self._behind_until_ms[broker] = self._absences.start(broker, self._now_ms)
+        self._set_behind(broker, until_ms > self._now_ms)
+        if self._behind[broker]:
+            self._schedule(until_ms, _CAUGHT_UP, broker)
 
     def _join(self, broker: NodeId) -> None:
         """The broker registers and is unfenced."""
@@ -434,9 +427,11 @@ class _Control:
         for partition in self._on[broker]:
             self._settle(partition)
 
-    def _change(self, partition: _Partition, view: View) -> None:
+    def _change(self, partition: ControlPartition, view: View) -> None:
         """The controller has another view: a new leader shows what is lost."""
         before, partition.view = partition.view, view
+        if view.state.replicas != before.state.replicas:
+            self._end_moves(partition)
         if view.recovering and not before.recovering:
             self._count(_UNCLEAN, partition.copies)
         leader = view.leader
@@ -448,7 +443,7 @@ class _Control:
                     self._cycles.end_bias()
                 partition.cut(log)
 
-    def _settle(self, partition: _Partition) -> None:
+    def _settle(self, partition: ControlPartition) -> None:
         """Recovers what can be recovered, lets replicas that have caught up join the ISR, and writes."""
         view, running = partition.view, partition.running
         if view.asked and not view.asked & ~running:
@@ -466,14 +461,14 @@ class _Control:
         if leader != NO_LEADER and partition.behind >> leader & 1:
             self._end_catch_up(partition, leader)
 
-    def _end_catch_up(self, partition: _Partition, leader: int) -> None:
+    def _end_catch_up(self, partition: ControlPartition, leader: int) -> None:
         """A broker that leads all its partitions has no leader to catch up with (`degraded.py`)."""
         (broker,) = [broker for broker, place in partition.places.items() if place == leader]
         if all(each.view.leader == each.places[broker] for each in self._on[broker]):
             self._set_behind(broker, False)
             self._absences.end(broker, self._now_ms)
 
-    def _write(self, partition: _Partition) -> None:
+    def _write(self, partition: ControlPartition) -> None:
         """Has a record acknowledged, if the partition can be written: with acks=1 by the leader alone, to which the
         members of the ISR have meanwhile caught up."""
         view, leader = partition.view, partition.view.leader

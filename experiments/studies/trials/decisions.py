@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
+from experiments.engines.admin_requests import reassign
 from experiments.studies.design.model import CellParameters
 from experiments.studies.design.placement import TOPIC
 from experiments.studies.failures.transitions import set_of
@@ -21,6 +22,7 @@ from protocol.config import MIN_INSYNC_REPLICAS
 from protocol.controller import alter_partition, brokers
 from protocol.controller.context import ControllerState
 from protocol.controller.partition_change import Election
+from protocol.controller.reassignments import alter_partition_reassignments
 from protocol.controller.recovery_decisions import strategy_query
 from protocol.ids import NO_EPOCH, NO_LEADER, BrokerId, TopicIdPartition
 from protocol.messages.control import BrokerState, PartitionIsrProposal
@@ -86,7 +88,7 @@ class View:
         "with_isr",
     )
 
-    def __init__(self, state: PartitionState, active: int, min_isr: int) -> None:
+    def __init__(self, state: PartitionState, active: int, min_isr: int, places: int) -> None:
         self.state = state
         self.leader: int = state.leader
         self.isr, self.active = set_of(state.isr), active
@@ -97,26 +99,30 @@ class View:
         self.is_whole = self.in_sync == active.bit_count() == len(state.replicas) and is_plain
         self.asked = 0
         self.required: tuple[int, ...] = ()
-        self.after: list[View | None] = [None] * (len(_EVENTS) * len(state.replicas))
+        self.after: list[View | None] = [None] * (len(_EVENTS) * places)
         self.with_isr: dict[int, View] = {}
         self.recovered: dict[int, View] = {}
         self.winners: dict[tuple[int, ...], int] = {}
 
 
 class Decisions:
-    """The views of the partitions in a cell that have so many replicas and that min ISR."""
+    """The views of the partitions in a cell that have so many replicas and that min ISR. `moves`: replicas move, for
+    which there is one more of the `places`."""
 
-    def __init__(self, params: CellParameters, replicas: int, min_isr: int) -> None:
+    def __init__(self, params: CellParameters, replicas: int, min_isr: int, moves: bool = False) -> None:
         self._config = cluster_spec(params, 0).config
-        self._replicas = tuple(range(replicas))
+        assigned = tuple(range(replicas))
+        self.places = replicas + moves
+        self._replicas = tuple(range(self.places))
         self._min_isr, self._bound = min_isr, min(min_isr, replicas)
         self._views: dict[tuple[PartitionState, int], View] = {}
-        state = PartitionState(replicas=self._replicas, isr=self._replicas, leader=0)
-        self.whole = self._view(self._loaded(state, set_of(self._replicas)))
+        self._moved: dict[tuple[View, tuple[int, ...], bool], View] = {}
+        state = PartitionState(replicas=assigned, isr=assigned, leader=0)
+        self.whole = self._view(self._loaded(state, set_of(assigned)))
 
     def after(self, view: View, event: int, replica: int) -> View:
         """The view after an event of the broker of a replica."""
-        place = event * len(self._replicas) + replica
+        place = event * self.places + replica
         found = view.after[place]
         if found is None:
             found = view.after[place] = self._decided(view, lambda state: _EVENTS[event](state, replica))
@@ -142,8 +148,21 @@ class Decisions:
             found = view.recovered[winner] = self._decided(view, lambda state: _elected(state, winner))
         return found
 
-    def _decided(self, view: View, records: Callable[[ControllerState], Sequence[MetadataRecord]]) -> View:
-        controller = self._loaded(view.state, view.active)
+    def moved(self, view: View, target: tuple[int, ...], joining: int, is_active: bool) -> View:
+        """The view after a reassignment to the `target`, of which the place `joining` has another broker than before;
+        `is_active`: it is active. The state stays as it is where the controller refuses."""
+        found = self._moved.get((view, target, is_active))
+        if found is None:
+            active = view.active & ~(1 << joining) | is_active << joining
+            request = reassign(TOPIC, 0, target)
+            found = self._decided(view, lambda state: alter_partition_reassignments(state, request).records, active)
+            self._moved[view, target, is_active] = found
+        return found
+
+    def _decided(
+        self, view: View, records: Callable[[ControllerState], Sequence[MetadataRecord]], active: int | None = None
+    ) -> View:
+        controller = self._loaded(view.state, view.active if active is None else active)
         for record in records(controller):
             controller.replay(record)
         return self._view(controller)
@@ -185,7 +204,7 @@ class Decisions:
         active = set_of([broker for broker in self._replicas if image.is_active(broker)])
         view = self._views.get((state, active))
         if view is None:
-            view = self._views[state, active] = View(state, active, self._bound)
+            view = self._views[state, active] = View(state, active, self._bound, self.places)
             query = strategy_query(image, _KEY, state)
             if query is not None:
                 view.asked = set_of([each.broker_id for each in query.replicas])
@@ -201,4 +220,4 @@ class Decisions:
             for place in self._replicas
             if view.asked >> place & 1
         ]
-        return best(answers, self._replicas, view.required).leader
+        return best(answers, view.state.replicas, view.required).leader

@@ -12,6 +12,7 @@ from experiments.studies.design.estimator import (
     fallbacks,
     obstacle_to_importance,
     rough_loss_rate,
+    rough_times,
     sentence,
 )
 from experiments.studies.design.loader import study_from
@@ -100,6 +101,47 @@ def test_auto_takes_controls_where_a_trial_has_failures_enough_for_a_pilot() -> 
     assert choose(_cell(long, broker_mttf=WEIBULL, broker_mttr=HOURS)).estimator == "splitting"
     assert "importance sampling of the trials" in sentence(long)
     assert not choose(FREQUENT).in_cycles
+
+
+@pytest.mark.parametrize(
+    ("base", "times", "is_plain"),
+    [
+        ({"broker_mttf": "10d"}, 3 * 36.5 * 2 * 15 / 14_400, True),
+        ({"broker_mttf": "10d", "min_insync_replicas": 1}, 3 * 36.5 * 2 * (15 / 14_400) ** 2 / 2, False),
+        ({"broker_mttf": "40d", "min_insync_replicas": 3}, 3 * 365 / 40, True),
+        ({"broker_mttf": "40d", "delivery_timeout": "8s"}, 3 * 365 / 40, True),
+        ({"broker_mttf": "40d", "delivery_timeout": "9s"}, 3 * 365 / 40 * 2 * 15 / 57_600, False),
+        ({"broker_mttf": "120d", "brokers": 4, "reassignments": {"per_year": 52}, "broker_mttr": "3d"}, 0.456, True),
+    ],
+)
+def test_a_study_of_times_has_plain_trials_where_these_see_times(
+    base: dict[str, object], times: float, is_plain: bool
+) -> None:
+    """A repair takes 15 minutes of 14,400 between two failures: two of three replicas are absent, one after the other,
+    or all of them; each failure is a time without writes with min ISR 3, and if no client waits for 9 s."""
+    asked = {"name": "s", "trials": 1, "duration": "1y", "base": base, "objective": "unwritable_fraction"}
+    (cell,) = study_from(asked, "s.yaml").cells
+    assert rough_times(cell.parameters) == pytest.approx(times, rel=1e-3)
+    found = choose(cell.parameters)
+    assert (found.estimator, found.in_cycles) == ("multifidelity", not is_plain)
+    assert (sentence(cell.parameters) == "") == is_plain
+
+
+@pytest.mark.parametrize(
+    ("asked", "estimate"),
+    [
+        ({}, "losses"),
+        ({"objective": "loss_rate"}, "losses"),
+        ({"objective": "stall_fraction"}, "times"),
+        ({"objective": "stall_fraction", "targets": {"writable": "99.9%"}}, "times"),
+        ({"objective": "stall_fraction", "targets": {"incidents": "1 in 10y"}}, "losses"),
+        ({"objective": "stall_fraction", "base": {"estimate": "losses"}}, "losses"),
+        ({"base": {"estimate": "times"}}, "times"),
+    ],
+)
+def test_what_a_study_estimates_follows_from_its_objective_and_targets(asked: dict[str, object], estimate: str) -> None:
+    (cell,) = study_from({"name": "s", "trials": 1} | asked, "s.yaml").cells
+    assert cell.parameters.estimate == estimate
 
 
 DAYS = _cell(

@@ -95,6 +95,33 @@ def test_before_time_0_replicas_catch_up_as_after_it() -> None:
         assert control["refuses"] == pytest.approx(found, abs=SECONDS), number
 
 
+@pytest.mark.parametrize("release", ["4.1.2", "4.4"])
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_replicas_of_a_control_move_as_those_of_its_trial(release: str, replicas: int) -> None:
+    """By the completion rule of each release, and where the controller refuses a move: 52 a year, each of which copies
+    for 83 minutes, while brokers fail."""
+    params = cell(
+        "1y",
+        kafka_release=release,
+        replication_factor=replicas,
+        brokers=6,
+        broker_mttf="60d",
+        broker_mttr="5d",
+        catch_up={"rate": "200MB/s", "backlog": "1TB"},
+        reassignments={"per_year": 52},
+    )
+    refused = 0.0
+    for number in range(3):
+        found = measure(run_trial(params, trial_seed(5, number)).rows).values
+        control = dict(zip(CONTROLLED, control_model(params).run(trial_seed(5, number), False).values, strict=True))
+        for column in ("losses", "unclean_recoveries"):
+            assert control[column] == found[column], (number, column)
+        for column in ("offline", "refuses", "unwritable", "stalled"):
+            assert control[column] == pytest.approx(found[column], abs=SECONDS), (number, column)
+        refused += control["refuses"]
+    assert refused > 100 * SECONDS
+
+
 def test_with_acks_1_a_control_has_the_losses_of_its_trial() -> None:
     """Each election of another leader after a crash of the leader is one, `acknowledged_losses` of the trial."""
     params = cell("240d", acks=1, broker_mttf="20d", broker_mttr="2d", tail_loss_probability=0.3)
