@@ -46,6 +46,7 @@ COMPILED = (
     "experiments/studies/failures/timeline.py",
     "experiments/studies/failures/transitions.py",
     "experiments/studies/trials/control.py",
+    "experiments/studies/trials/control_partition.py",
     "experiments/studies/trials/decisions.py",
     "experiments/studies/trials/importance.py",
     "experiments/studies/trials/observer.py",
