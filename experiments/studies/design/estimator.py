@@ -129,7 +129,7 @@ def sentence(params: CellParameters, scripted: bool = False) -> str:
         return f"The study asks for {NAMES[params.estimator]}; {NAMES[estimator]} is used: {reason}."
     if estimator == "plain" or (params.estimator == "auto" and estimator == "multifidelity" and not choice.in_cycles):
         return ""
-    return f"Losses are estimated by {NAMES[estimator]} (docs/rare-events.md): {reason}."
+    return f"The estimator is {NAMES[estimator]} (docs/rare-events.md): {reason}."
 
 
 def fallbacks(plan: StudyPlan) -> list[str]:

@@ -387,7 +387,7 @@ class _Control:
         place = partition.begin_move(joining, self._running[joining], self._behind[joining])
         self._on[joining] = [*self._on[joining], partition]
         places = tuple([partition.places[broker] for broker in target])
-        is_active = self._running[joining]
+        is_active = self._running[joining] or self._sessions[joining]
         self._change(partition, partition.decisions.moved(partition.view, places, place, is_active))
         self._end_moves(partition)
         self._settle(partition)

@@ -226,7 +226,7 @@ def test_functions_of_a_script_have_plain_trials() -> None:
 def test_sentences_name_the_estimator_and_the_reason() -> None:
     assert sentence(FREQUENT) == ""
     assert "plain sampling of the trials" in sentence(_cell(FREQUENT, estimator="multifidelity"))
-    assert sentence(RARE).startswith("Losses are estimated by importance sampling (docs/rare-events.md): only about ")
+    assert sentence(RARE).startswith("The estimator is importance sampling (docs/rare-events.md): only about ")
 
 
 @pytest.mark.parametrize("changes", rows(__file__, "common-cells.yaml"))
