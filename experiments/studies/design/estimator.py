@@ -83,7 +83,7 @@ def choose(params: CellParameters, scripted: bool = False) -> Choice:
         return Choice("splitting", f"importance sampling is impossible, as {obstacle}", falls_back=True)
     if params.estimator != "auto" and params.estimator != "multifidelity":
         return Choice(params.estimator, "as the study asks", in_cycles=params.estimator == "importance")
-    found = _by_losses(params, obstacle)
+    found = _by_expectation(params, obstacle)
     is_long = found.estimator != "splitting" and failures_per_trial(params) >= LEAST_FAILURES
     if found.falls_back and is_long and params.estimator == "auto":
         return found._replace(estimator="multifidelity")
@@ -93,10 +93,9 @@ def choose(params: CellParameters, scripted: bool = False) -> Choice:
     return found
 
 
-def _by_losses(params: CellParameters, obstacle: str) -> Choice:
+def _by_expectation(params: CellParameters, obstacle: str) -> Choice:
     """The estimator by how many losses plain trials are expected to see, or times without writes."""
-    times = rough_times(params)
-    if params.estimate == "times" and times >= OFTEN:
+    if params.estimate == "times" and (times := rough_times(params)) >= OFTEN:
         return Choice("plain", f"about {times:.1g} times without writes are expected in a trial")
     rate = rough_loss_rate(params)
     expected = rate * params.partition_years * ENOUGH_TRIALS

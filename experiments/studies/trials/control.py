@@ -4,7 +4,7 @@ It runs through the timeline that a trial of the same parameters and seed has (`
 decisions of the protocol (`decisions.py`), and measures what a trial measures. A trial is a simulated cluster, some
 hundred events per failure; the control does three or four look-ups. What is left out, so that some trials differ from
 their controls: the time that messages and fetches take, so also the order of sessions that expire within as much; the
-time-outs of recoveries, impaired and slow brokers, and reassignments.
+time-outs of recoveries, and impaired and slow brokers.
 
 *Sessions.* A broker's heartbeats follow its registration at a fixed interval, and a session expires
 `broker.session.timeout.ms` after the last one. After a loss of power that decides which broker is fenced last, and so
@@ -307,11 +307,11 @@ class _Control:
         self._incarnations[broker] += 1
         self._up[broker] = False
         self._absences.fail(broker, self._now_ms, kind == "disk")
-        was_running = self._running[broker]
+        was_running, oldest_ms = self._running[broker], self._now_ms - self._exposed_ms
         for partition in self._on[broker]:
             if was_running:
                 self._write(partition)
-            partition.lose(partition.places[broker], kind, self._oldest_ms())
+            partition.lose(partition.places[broker], kind, oldest_ms)
         if not was_running:
             self._unclean[broker] = self._unclean[broker] or kind == "disk"
             return
@@ -329,10 +329,6 @@ class _Control:
             self._settle_all(broker)
         else:
             self._tell_all(broker, FENCE)
-
-    def _oldest_ms(self) -> float | None:
-        """Up to when appended records have been written back; None: they are not."""
-        return self._now_ms - self._exposed_ms if self._is_written_back else None
 
     def _set_running(self, broker: NodeId, running: bool) -> None:
         self._stopped += self._running[broker] - running
@@ -378,17 +374,17 @@ class _Control:
         self._await_move()
         partition = self._partitions[move.partition]
         replicas, running = partition.replicas, [broker for broker, is_up in enumerate(self._up) if is_up]
-        target = None if len(replicas) > partition.factor else target_of(replicas, running, move)
+        target = target_of(replicas, partition.factor, running, move)
         if target is None:
             return
         (joining,) = set(target).difference(replicas)
         self._absences.fail(joining, self._now_ms, True)
         self._catch_up(joining)
-        place = partition.begin_move(joining, self._running[joining], self._behind[joining])
+        partition.begin_move(joining, self._running[joining], self._behind[joining])
         self._on[joining] = [*self._on[joining], partition]
         places = tuple([partition.places[broker] for broker in target])
         is_active = self._running[joining] or self._sessions[joining]
-        self._change(partition, partition.decisions.moved(partition.view, places, place, is_active))
+        self._change(partition, partition.decisions.moved(partition.view, places, is_active))
         self._end_moves(partition)
         self._settle(partition)
 

@@ -49,17 +49,16 @@ class ControlPartition:
         self.flushed = [min(log, each) for each in self.flushed]
         self.appended = [each for each in self.appended if each[1] <= log]
 
-    def lose(self, place: int, kind: str, oldest_ms: float | None) -> None:
-        """What a failure does to the log of a replica. `oldest_ms`: up to when appended records have been written back;
-        None: they are not."""
+    def lose(self, place: int, kind: str, oldest_ms: float) -> None:
+        """What a failure does to the log of a replica. `oldest_ms`: up to when appended records have been written back,
+        minus infinity if none are."""
         logs, flushed = self.logs, self.flushed
         if kind == "clean":
             flushed[place] = logs[place]
         elif kind == "disk":
             logs[place] = flushed[place] = 0
         elif kind == "lossy":
-            durable = 0 if oldest_ms is None else self.durable(oldest_ms)
-            logs[place] = min(logs[place], max(flushed[place], durable))
+            logs[place] = min(logs[place], max(flushed[place], self.durable(oldest_ms)))
 
     @property
     def replicas(self) -> tuple[NodeId, ...]:
@@ -67,14 +66,13 @@ class ControlPartition:
         brokers = {place: broker for broker, place in self.places.items()}
         return tuple([brokers[place] for place in self.view.state.replicas])
 
-    def begin_move(self, joining: NodeId, runs: bool, is_behind: bool) -> int:
-        """Gives a broker, which has nothing yet, the place that is free; returns it."""
+    def begin_move(self, joining: NodeId, runs: bool, is_behind: bool) -> None:
+        """Gives a broker, which has nothing yet, the place that is free."""
         (place,) = set(range(self.decisions.places)).difference(self.places.values())
         self.places[joining] = place
         self.running |= runs << place
         self.behind |= is_behind << place
         self.logs[place] = self.flushed[place] = 0
-        return place
 
     def end_moves(self) -> list[NodeId]:
         """Takes their places from brokers that have left the assignment, and returns these."""

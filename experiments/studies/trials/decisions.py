@@ -69,7 +69,8 @@ class View:
     without a leader; `refuses`: it is below min ISR; `is_whole`: all replicas are in the ISR and nothing is remembered.
     Sets of replicas are integers, bit p for place p: `isr`, `active`, and `asked`: those that a recovery queries, 0 if
     none is called for; `required` of them have to answer. The views that events lead to, as far as they were asked for:
-    `after` by event and replica, `with_isr` by ISR, `recovered` by the winner, `winners` by the order of the logs."""
+    `after` by event and replica, `with_isr` by ISR, `recovered` by the winner, `moved` by target and whether its new
+    broker is active; `winners` by the order of the logs."""
 
     __slots__ = (
         "active",
@@ -79,6 +80,7 @@ class View:
         "is_whole",
         "isr",
         "leader",
+        "moved",
         "recovered",
         "recovering",
         "refuses",
@@ -102,6 +104,7 @@ class View:
         self.after: list[View | None] = [None] * (len(_EVENTS) * places)
         self.with_isr: dict[int, View] = {}
         self.recovered: dict[int, View] = {}
+        self.moved: dict[tuple[tuple[int, ...], bool], View] = {}
         self.winners: dict[tuple[int, ...], int] = {}
 
 
@@ -116,7 +119,6 @@ class Decisions:
         self._replicas = tuple(range(self.places))
         self._min_isr, self._bound = min_isr, min(min_isr, replicas)
         self._views: dict[tuple[PartitionState, int], View] = {}
-        self._moved: dict[tuple[View, tuple[int, ...], bool], View] = {}
         state = PartitionState(replicas=assigned, isr=assigned, leader=0)
         self.whole = self._view(self._loaded(state, set_of(assigned)))
 
@@ -148,15 +150,16 @@ class Decisions:
             found = view.recovered[winner] = self._decided(view, lambda state: _elected(state, winner))
         return found
 
-    def moved(self, view: View, target: tuple[int, ...], joining: int, is_active: bool) -> View:
-        """The view after a reassignment to the `target`, of which the place `joining` has another broker than before;
-        `is_active`: it is active. The state stays as it is where the controller refuses."""
-        found = self._moved.get((view, target, is_active))
+    def moved(self, view: View, target: tuple[int, ...], is_active: bool) -> View:
+        """The view after a reassignment to the `target`, one of whose places had no replica; `is_active`: the broker
+        that it has now is active. The state stays as it is where the controller refuses."""
+        found = view.moved.get((target, is_active))
         if found is None:
+            (joining,) = set(target).difference(view.state.replicas)
             active = view.active & ~(1 << joining) | is_active << joining
             request = reassign(TOPIC, 0, target)
             found = self._decided(view, lambda state: alter_partition_reassignments(state, request).records, active)
-            self._moved[view, target, is_active] = found
+            view.moved[target, is_active] = found
         return found
 
     def _decided(

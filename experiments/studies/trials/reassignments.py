@@ -50,8 +50,13 @@ def _of_partition(index: int, rate_per_ms: float, seed: int, begins_ms: int) -> 
         yield Move(at_ms, index, draws.event.random(), draws.event.random())
 
 
-def target_of(replicas: Sequence[NodeId], running: Sequence[NodeId], move: Move) -> tuple[NodeId, ...] | None:
-    """The assignment after the move; None where no running broker is without a replica."""
+def target_of(
+    replicas: Sequence[NodeId], factor: int, running: Sequence[NodeId], move: Move
+) -> tuple[NodeId, ...] | None:
+    """The assignment after the move; None where the last one is not complete, as there are more replicas than `factor`,
+    or where no running broker is without a replica."""
+    if len(replicas) > factor:
+        return None
     free = [broker for broker in running if broker not in replicas]
     if not free:
         return None
@@ -85,8 +90,7 @@ class Reassigner:
         name, cluster = TopicPartition(TOPIC, move.partition), self._cluster
         replicas = self._states.partitions[name].replicas
         running = [broker for broker in cluster.spec.broker_ids if broker in cluster.nodes]
-        is_moving = len(replicas) > self._replication_factor
-        target = None if is_moving else target_of(replicas, running, move)
+        target = target_of(replicas, self._replication_factor, running, move)
         if target is not None:
             if self._catch_ups is not None:
                 (joining,) = set(target).difference(replicas)

@@ -47,6 +47,11 @@ def cell(duration: str, **base: object) -> CellParameters:
     return study_from(document, "controls").cells[0].parameters
 
 
+def plain_control(params: CellParameters, seed: int) -> dict[str, float]:
+    """What the control of a plain trial has measured, by `CONTROLLED`."""
+    return dict(zip(CONTROLLED, control_model(params).run(seed, in_cycles=False).values, strict=True))
+
+
 @pytest.mark.parametrize(
     ("generation", "detection"),
     [*itertools.product(["kip-497", "kip-966-elr", "kip-966"], ["instant", "9s"]), ("kip-966-elr", "100s")],
@@ -59,7 +64,7 @@ def test_a_control_has_the_losses_and_times_of_its_trial(generation: str, detect
     for number in range(8):
         seed = trial_seed(5, number)
         found = measure(run_trial(params, seed).rows)
-        control = dict(zip(CONTROLLED, control_model(params).run(seed, in_cycles=False).values, strict=True))
+        control = plain_control(params, seed)
         losses += control["losses"]
         for column in ("losses", "unclean_recoveries"):
             assert control[column] == found.values[column], (number, column)
@@ -90,7 +95,7 @@ def test_before_time_0_replicas_catch_up_as_after_it() -> None:
         rolling_restart={"every": "1d", "down": "10m", "pause": "1m"},
     )
     for number in range(40):
-        control = dict(zip(CONTROLLED, control_model(params).run(number, in_cycles=False).values, strict=True))
+        control = plain_control(params, number)
         found = measure(run_trial(params, number).rows).values["refuses"]
         assert control["refuses"] == pytest.approx(found, abs=SECONDS), number
 
@@ -113,7 +118,7 @@ def test_replicas_of_a_control_move_as_those_of_its_trial(release: str, replicas
     refused = 0.0
     for number in range(3):
         found = measure(run_trial(params, trial_seed(5, number)).rows).values
-        control = dict(zip(CONTROLLED, control_model(params).run(trial_seed(5, number), False).values, strict=True))
+        control = plain_control(params, trial_seed(5, number))
         for column in ("losses", "unclean_recoveries"):
             assert control[column] == found[column], (number, column)
         for column in ("offline", "refuses", "unwritable", "stalled"):

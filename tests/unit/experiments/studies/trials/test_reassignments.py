@@ -24,7 +24,7 @@ from experiments.studies.trials.reassignments import Move, drawn_moves, target_o
 def test_a_move_replaces_a_replica_by_a_running_broker_without_one(
     running: tuple[int, ...], leaving: float, joining: float, target: tuple[int, ...] | None
 ) -> None:
-    assert target_of((0, 1, 2), running, Move(0, 0, leaving, joining)) == target
+    assert target_of((0, 1, 2), 3, running, Move(0, 0, leaving, joining)) == target
 
 
 def test_moves_of_each_partition_come_at_the_rate_and_do_not_depend_on_other_partitions() -> None:
