@@ -11,12 +11,12 @@ from pathlib import Path
 import ray
 from ray.exceptions import ActorUnschedulableError, RayActorError
 
+from actors.frames import joined_frame
 from actors.kept_disks import KeptDisks
 from actors.nodes import NodeSnapshot, PollReport
-from actors.peers import Handle, arguments_of
+from actors.peers import Handle
 from actors.processes import ProcessId, runs_here
 from actors.storage import DiskLossKind
-from actors.transport import pack_frame
 from protocol.config import ConfigError
 from protocol.errors import StorageError
 from protocol.ids import DRIVER, NO_EPOCH, NodeId
@@ -40,7 +40,7 @@ class MessageQueue:
     def send_queued(self, actor: Handle, control: bool) -> None:
         """Sends the queued messages in one frame, unless a call is under way."""
         if self.queued and (self.under_way is None or ray.wait([self.under_way], timeout=0)[0]):
-            self.under_way = actor.deliver.remote(*arguments_of(DRIVER, control, pack_frame(self.queued)))
+            self.under_way = actor.deliver.remote(DRIVER, control, joined_frame(self.queued))
             self.queued = []
 
 

@@ -2,12 +2,11 @@
 
 An actor has the name of its node (`broker-0`, `controller-1000`, `urm`, `store`, `client-3000`) in the Ray namespace of
 its cluster, so several clusters fit on one Ray. Ray runs each concurrency group of an async actor on an event loop of
-its own. The node runs on the loop of the group `node`, on which the frames of its peers arrive, so a message never
-changes threads between Ray and the node. Commands of the experiment arrive in the group `ctl`, queries in the default
+its own. The node runs on the loop of the group `node`, which also carries its connections to its peers
+(`actors/transport.py`) and the messages of the experiment. Commands arrive in the group `ctl`, queries in the default
 group; both run their work on the node's loop.
 
-The next incarnation of a node is a new actor with the same name on the same directory. Peers look up the actor again
-when they receive a frame of a newer incarnation.
+The next incarnation of a node is a new actor with the same name on the same directory.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ import ray
 from actors import garbage
 from actors.caller_log import CallerCall, CallerLog, Run, runs_of
 from actors.clock import LoopClock
+from actors.connections import Listener, tls_of_ray
 from actors.host import NodeHost
 from actors.listener_security import sasl_of, tls_of
 from actors.load import LoadNode
@@ -40,7 +40,7 @@ from actors.log.format import crc32c
 from actors.machines import RACK_LABEL
 from actors.metrics import NodeReadings, RayMeter
 from actors.node_log import NodeLog
-from actors.peers import Handle, RayPeers, delivery_of
+from actors.peers import Address, Handle, RayPeers
 from actors.processes import ProcessId, own_process, set_signal_of_parents_end, signal_process
 from actors.relay import AdminRelay, CallerCommand
 from actors.sockets import BrokerSockets, bind, endpoint_of
@@ -255,11 +255,13 @@ class NodeShell:
         self._reported_drops = 0
         self._clock = clock = LoopClock(setup.skew_ms)
         address = listener_address(setup.config) if is_broker(setup.node) else None
-        bound = None if address is None else bind(address, setup.node, self._storage, ray.util.get_node_ip_address())
+        machine = ray.util.get_node_ip_address()
+        bound = None if address is None else bind(address, setup.node, self._storage, machine)
         endpoint = None if bound is None else endpoint_of(bound)
         self._node = build_node(setup, self._storage, rack, clock.now_ms(), endpoint)
+        listener = Listener(machine, setup.incarnation, tls_of_ray(os.environ))
         self._transport = Transport(
-            setup.incarnation, RayPeers(setup.run, setup.node), lambda error: self._host.fail(repr(error))
+            setup.node, listener, RayPeers(setup.run), lambda error: self._host.fail(repr(error))
         )
         self._transport.set_links(setup.links)
         self._transport.ignore_incarnations(setup.former)
@@ -277,7 +279,6 @@ class NodeShell:
             listening.on_produce = self._meter.record_kafka_produce
             node, send = listening, self._sockets.send
         self._host = NodeHost(node, clock, send, self._meter)
-        self._transport.serve(self._host)
         self._serves.set()
 
     def __repr__(self) -> str:
@@ -288,14 +289,18 @@ class NodeShell:
         self._begin()
 
     @ray.method(concurrency_group="node")
-    async def deliver(self, *arguments: bytes) -> bytes:
-        """Handles the frame of a call, of the next node after this one has retired; returns a frame for the sender or
-        `NOTHING`.
-        """
-        delivery = delivery_of(arguments)
+    async def address(self) -> Address:
+        """Where peers open connections; of the next node after this one has retired."""
         await self._serves.wait()
         self._begin()
-        return await self._transport.receive(delivery.sender, delivery.frame, delivery.control, delivery.attached)
+        return self._transport.address
+
+    @ray.method(concurrency_group="node")
+    async def deliver(self, sender: NodeId, control: bool, data: bytes) -> None:
+        """Returns once the frame `data` has been handled, by the next node after this one has retired."""
+        await self._serves.wait()
+        self._begin()
+        await self._transport.handle(sender, control, data)
 
     def _begin(self) -> None:
         if not self._loop.done():
@@ -303,6 +308,7 @@ class NodeShell:
             self._loop.set_result(loop)
             self._host.start()
             garbage.collect_when_idle(self._host)
+            self._transport.serve(self._host)
             if self._sockets is not None:
                 self._serving = loop.create_task(self._sockets.serve(self._host))
 

@@ -1,4 +1,5 @@
 """The ceiling of `isray bench replication`: the same hops with bare Ray actor calls, without messages, logs, protocol.
+It is that of nodes whose messages were Ray calls; those of isray send theirs over connections.
 
 A producer calls the leader with the payload, the leader calls both followers with it and waits for their returns, then
 it returns: four hops, the payload in three calls. Every broker leads its share of the partitions and follows in the

@@ -10,7 +10,7 @@ without any node in it.
 The restarted broker is killed first, and its session has ended: it opens all its logs, registers, and replays the
 metadata before it runs.
 
-A second baseline is what Ray's calls cost: in the same seconds as many bare actors as the cluster has brokers and
+A second baseline is what Ray's calls would cost: in the same seconds as many bare actors as the cluster has brokers and
 controllers make as many calls as Kafka's intervals need at the least (`calls_per_second`).
 """
 

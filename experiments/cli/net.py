@@ -1,7 +1,7 @@
 """`isray net`: the links between the nodes of a cluster of `isray up`, cut and slowed by hand.
 
 A link has a direction: from the node that sends to the one that receives. What is on its way when a link is cut gets
-lost. A slow link delays each message, and carries less. Clients are nodes, too (`client-3000`). As for `isray node`,
+lost. A slow link delays each message. Clients are nodes, too (`client-3000`). As for `isray node`,
 the supervisor of the cluster carries out each command.
 """
 
@@ -18,7 +18,7 @@ from experiments.engines.clusters.node_commands import LinkRow, NodeAction, Node
 from experiments.support.errors import InputError
 
 MAX_DELAY_MS = 2_000
-"""Beyond 3 s a message that has been delayed counts as lost (`actors/transport.py`)."""
+"""From `controller.quorum.fetch.timeout.ms` on a link that is so slow is as good as cut for the quorum."""
 Source = Annotated[
     str, typer.Argument(metavar="A", help="The node that sends: broker-0 or 0, controller-1000 or 1000.")
 ]

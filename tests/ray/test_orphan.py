@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,10 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.peers import arguments_of, delivery_of
-from actors.transport import NOTHING, pack_frame, unpack_frame
+from actors.connections import Listener
+from actors.frames import joined_frame
+from actors.peers import Address, RayPeers
+from actors.transport import Transport
 from experiments.engines.port import ClusterSpec
 from experiments.engines.ray.engine import RayEngine
 from experiments.hunt.soak.cluster import SoakCluster, homes_of
@@ -22,6 +24,7 @@ from protocol.config import ClusterConfig
 from protocol.errors import ErrorCode
 from protocol.features import Generation
 from protocol.ids import FIRST_CONTROLLER, FIRST_LOAD, TopicPartition, node_name
+from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.codec import encode
 from protocol.messages.commands import ProduceCommand, ProduceOutcome
@@ -38,19 +41,28 @@ PATIENT = {**FAST, "broker.session.timeout.ms": 9_000}
 
 @ray.remote(num_cpus=0)
 class BoundProducer:
-    """Takes a client's address and keeps the responses that arrive there."""
+    """Has a client's name, and keeps the responses that arrive there."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: str) -> None:
         self._answers: list[tuple[int, int]] = []
+        listener = Listener(ray.util.get_node_ip_address(), incarnation=1)
+        self._transport = Transport(FIRST_LOAD, listener, RayPeers(run), lambda error: None)
+        self._is_serving = False
 
-    def deliver(self, *arguments: bytes) -> bytes:
-        frame = unpack_frame(delivery_of(arguments).frame, lambda error: None)
-        for message in () if frame is None else frame.messages:
+    async def address(self) -> Address:
+        if not self._is_serving:
+            self._is_serving = True
+            self._transport.serve(self)
+        return self._transport.address
+
+    def deliver(self, sender: int, messages: Sequence[Message], control: bool, done: Callable[[], None]) -> None:
+        """As the host's."""
+        for message in messages:
             if isinstance(message, ProduceResponse):
                 self._answers.append((message.correlation_id, int(message.error)))
-        return NOTHING
+        done()
 
-    def answers(self) -> list[tuple[int, int]]:
+    async def answers(self) -> list[tuple[int, int]]:
         """(correlation id, error) of every answer so far."""
         return self._answers
 
@@ -84,8 +96,8 @@ def produce(cluster: SoakCluster, payload: bytes) -> ErrorCode:
     return outcome.error
 
 
-def produce_call(number: int) -> list[bytes]:
-    """A produce request with acks=all from the client that is bound to the orphan."""
+def produce_call(number: int) -> tuple[int, bool, bytes]:
+    """The arguments that deliver a produce request with acks=all from the client that is bound to the orphan."""
     request = ProduceRequest(
         correlation_id=number,
         principal=node_principal(FIRST_LOAD),
@@ -94,7 +106,7 @@ def produce_call(number: int) -> list[bytes]:
         acks=-1,
         batch=RecordBatch(record_count=1, payload=b"lonely %d" % number),
     )
-    return arguments_of(FIRST_LOAD, False, pack_frame([encode(request)]))
+    return FIRST_LOAD, False, joined_frame([encode(request)])
 
 
 def refusals(cluster: SoakCluster, *, after_ms: int) -> set[tuple[int, str, str]]:
@@ -159,7 +171,7 @@ def test_an_orphan_is_fenced_by_its_epochs_and_acknowledges_nothing() -> None:
 def bound_producer(run: str, home: str) -> Any:
     """A function that returns the responses that have arrived at the bound client's address."""
     pin = NodeAffinitySchedulingStrategy(home, soft=False)
-    actor = BoundProducer.options(name=node_name(FIRST_LOAD), namespace=run, scheduling_strategy=pin).remote()
+    actor = BoundProducer.options(name=node_name(FIRST_LOAD), namespace=run, scheduling_strategy=pin).remote(run)
     ray.get(actor.answers.remote(), timeout=60)
     return lambda: ray.get(actor.answers.remote(), timeout=30)
 

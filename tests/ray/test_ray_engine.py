@@ -10,8 +10,7 @@ import pytest
 import ray
 
 from actors.failures import NodeFailedError
-from actors.peers import arguments_of
-from actors.transport import NOTHING, pack_frame
+from actors.frames import joined_frame
 from experiments.engines.port import Loss
 from protocol.errors import ErrorCode
 from protocol.features import Generation
@@ -129,9 +128,8 @@ def test_malformed_bytes_are_dropped_and_no_node_fails(shared: RunningCluster) -
     nodes = shared.engine.spec.node_ids
     for name in map(node_name, nodes):
         actor = ray.get_actor(name, shared.engine.cluster.run)
-        for frame in (b"", b"junk", pack_frame([b"junk"]), pack_frame([])):
-            calls = [actor.deliver.remote(*arguments_of(2, control, frame)) for control in (False, True)]
-            assert ray.get(calls, timeout=60) == [NOTHING, NOTHING]
+        for frame in (b"", b"junk", joined_frame([b"junk"]), joined_frame([])):
+            ray.get([actor.deliver.remote(2, control, frame) for control in (False, True)], timeout=60)
     assert shared.produce(b"unharmed") == [ErrorCode.NONE]
 
     def reported() -> set[int]:

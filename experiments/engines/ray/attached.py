@@ -34,14 +34,14 @@ from ray.exceptions import GetTimeoutError, RayError
 from actors.cluster import CPU_SHARE
 from actors.cluster import NodeCommand as ClusterCommand
 from actors.failures import NodeNotRunningError
+from actors.frames import joined_frame
 from actors.host import FROM_NOW_ON
 from actors.links import Link
 from actors.machines import own_node, pin
 from actors.members import ACTOR_GONE, MessageQueue
 from actors.nodes import NodeSetup, NodeSnapshot, PollReport, actor_class
-from actors.peers import Handle, arguments_of
+from actors.peers import Handle
 from actors.storage import DamageKind, DiskLossKind
-from actors.transport import pack_frame
 from experiments.engines.clusters.cluster_state import ClusterState, read_state
 from experiments.engines.clusters.launch import config_of
 from experiments.engines.clusters.node_commands import (
@@ -284,8 +284,7 @@ class AttachedCluster:
         elif isinstance(message, ShutdownCommand):
             self._act(NodeAction.STOP, node)
         else:
-            arguments = arguments_of(DRIVER, message.CONTROL, pack_frame([encode(message)]))
-            self._actor(node).deliver.remote(*arguments)
+            self._actor(node).deliver.remote(DRIVER, message.CONTROL, joined_frame([encode(message)]))
 
     def _own_client(self) -> _OwnClient:
         if self._client is None:

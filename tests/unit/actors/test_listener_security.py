@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from actors.listener_security import principal_of, sasl_of, tls_of
 from actors.sockets import BrokerSockets, bind, endpoint_of
@@ -22,35 +16,11 @@ from experiments.engines.sim.disk import SimStorage
 from protocol.config import ClusterConfig, ConfigError
 from protocol.features import Generation
 from protocol.kafka.addresses import listener_address
+from tests.pem_files import pem_files
 from tests.unit.protocol.kafka.kafka_bench import KafkaBench, one_topic
 from tests.unit.protocol.kafka.socket_host import Host
 
 WITHIN_S = 30
-
-
-def pem_files(folder: Path) -> tuple[Path, Path]:
-    """(key and certificate, certificate) for 127.0.0.1."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "broker")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    public = certificate.public_bytes(serialization.Encoding.PEM)
-    (folder / "broker.pem").write_bytes(private + public)
-    (folder / "ca.pem").write_bytes(public)
-    return folder / "broker.pem", folder / "ca.pem"
 
 
 @pytest.fixture

@@ -4,39 +4,42 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from actors.transport import NOTHING
 from protocol.broker.lifecycle import LifecycleState
 from protocol.errors import ErrorCode
 from protocol.messages.control import BrokerHeartbeatResponse, BrokerRegistrationRequest
-from tests.unit.actors.transport_helpers import FakePeers, data, frame_of, on_loop, settled
+from tests.unit.actors.transport_helpers import FakeNode, Trio, on_loop, until
 from tests.unit.protocol.node_helpers import CONTROLLER, BrokerBench, topic_records
 
 
 @on_loop
 async def test_frames_of_an_ignored_incarnation_or_an_older_one_are_dropped_until_that_ends() -> None:
-    peers = FakePeers()
-    peers.transport.ignore_incarnations({1: 2})
-    assert await peers.call(frame_of(1, incarnation=1)) == NOTHING
-    assert await peers.call(frame_of(2, incarnation=2)) == NOTHING
-    assert (peers.taken, peers.incarnations) == ([], [])
-    peers.call(frame_of(3, incarnation=3))
-    peers.call(frame_of(4, incarnation=2), sender=5)
-    await settled()
-    assert peers.taken == [(1, [3]), (5, [4])]
-    peers.transport.ignore_incarnations({})
-    assert await peers.call(frame_of(5, incarnation=2)) == NOTHING
-    assert peers.taken == [(1, [3]), (5, [4]), (1, [5])]
+    nodes = Trio()
+    nodes.zero.transport.ignore_incarnations({1: 2})
+    for incarnation in (1, 2):
+        ignored = FakeNode(nodes, 1, incarnation)
+        ignored.send(0, incarnation)
+        await ignored.transport.await_delivery(60)
+    nodes.two.send(0, 4)
+    await until(lambda: nodes.zero.numbers == [4])
+    newer = FakeNode(nodes, 1, incarnation=3)
+    newer.send(0, 3)
+    await until(lambda: nodes.zero.numbers == [4, 3])
+    nodes.zero.transport.ignore_incarnations({})
+    newer.send(0, 5)
+    await until(lambda: nodes.zero.numbers == [4, 3, 5])
 
 
 @on_loop
-async def test_a_frame_of_an_ignored_incarnation_in_an_answer_is_dropped_too() -> None:
-    peers = FakePeers()
-    peers.transport.ignore_incarnations({1: 2})
-    peers.transport.send(1, data(1))
-    await settled()
-    await peers.answer(frame=frame_of(9, incarnation=2))
-    assert peers.taken == []
-    assert peers.failures == []
+async def test_a_former_incarnation_that_still_runs_is_heard_beside_the_newer_one() -> None:
+    """Epochs fence it, not the transport."""
+    nodes = Trio()
+    former, newer = nodes.one, FakeNode(nodes, 1, incarnation=2)
+    for number, node in enumerate((former, newer, former, newer)):
+        node.send(0, number)
+        await until(lambda number=number: nodes.zero.numbers == [*range(number + 1)])  # type: ignore[misc]
+    nodes.zero.send(1, 9)
+    await until(lambda: newer.numbers == [9])
+    assert former.numbers == []
 
 
 def test_a_broker_drops_the_answer_to_a_heartbeat_of_another_incarnation() -> None:

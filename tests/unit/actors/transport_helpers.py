@@ -1,23 +1,24 @@
-"""Helpers for tests of the transport: fake peers whose answers the test gives, and frames from them."""
+"""Helpers for tests of the transport: nodes that keep what arrives, with real connections on one event loop."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import wraps
 from typing import Any, ParamSpec
 
-import pytest
-
-from actors.transport import NOTHING, Transport, pack_frame, unpack_frame
+from actors.connections import Listener, Tls
+from actors.peers import Address, PeerGoneError
+from actors.transport import Transport
 from protocol.errors import CodecError
 from protocol.messages.admin import MetadataRequest
 from protocol.messages.base import Message
-from protocol.messages.codec import encode
 from protocol.messages.control import BrokerHeartbeatResponse
-from protocol.messages.data import FetchPartitionResult, FetchRenewal, FetchResponse
+from protocol.messages.data import FetchPartitionResult, FetchResponse
 
 DATA, CONTROL = False, True
+WITHIN_S = 60.0
+LOOPBACK = "127.0.0.1"
 Arguments = ParamSpec("Arguments")
 
 
@@ -38,52 +39,50 @@ def high_watermark(offset: int) -> Message:
 def number_of(message: Message) -> int:
     if isinstance(message, FetchResponse):
         return message.partitions[0].high_watermark
-    if isinstance(message, FetchRenewal):
-        return message.requests
     return message.correlation_id  # type: ignore[attr-defined, no-any-return]
 
 
-ME = 7
-"""The incarnation of the node under test."""
-
-
-def frame_of(*numbers: int, number: int = 1, incarnation: int = 1, to_incarnation: int = ME) -> bytes:
-    return pack_frame([encode(data(each)) for each in numbers], incarnation, to_incarnation, number)
-
-
-class FakePeers:
-    """Calls that stay open until the test answers them; `calls` are (peer, channel, numbers of the messages), with
-    what is `attached` to each. It takes
-    what arrives too: `taken` are (peer, numbers), handled at once unless the test holds them up in `unhandled`.
+class Directory:
+    """Where the nodes of a test are. `asked` are the nodes whose addresses were looked up, `forgotten` those whose
+    addresses were found to be wrong; a look-up of one in `answers` gives that instead.
     """
 
     def __init__(self) -> None:
-        self.calls: list[tuple[int, bool, list[int]]] = []
-        self.attached: list[Sequence[bytes]] = []
-        self.open: list[asyncio.Future[bytes]] = []
+        self.nodes: dict[int, FakeNode] = {}
+        self.asked: list[int] = []
+        self.forgotten: list[int] = []
+        self.answers: dict[int, Callable[[], Awaitable[Address]]] = {}
+
+    async def address(self, peer: int) -> Address:
+        self.asked.append(peer)
+        if peer in self.answers:
+            return await self.answers[peer]()
+        if peer not in self.nodes:
+            raise PeerGoneError(str(peer))
+        return self.nodes[peer].transport.address
+
+    def forget(self, peer: int, older_than: int | None = None) -> None:
+        if older_than is None:
+            self.forgotten.append(peer)
+
+
+class FakeNode:
+    """A node whose messages the test sends. It takes what arrives: `taken` are (sender, channel, numbers) of each
+    frame, handled at once unless the test holds them up in `unhandled`. Create it on a running loop.
+    """
+
+    def __init__(self, directory: Directory, number: int, incarnation: int = 1, tls: Tls | None = None) -> None:
+        self.taken: list[tuple[int, bool, list[int]]] = []
+        self.messages: list[Message] = []
         self.failures: list[BaseException] = []
-        self.incarnations: list[tuple[int, int]] = []
-        self.taken: list[tuple[int, list[int]]] = []
-        self._tasks: list[asyncio.Task[bytes]] = []
         self.unhandled: list[Callable[[], None]] | None = None
-        self.transport = Transport(ME, self, self.failures.append)
-        self.transport.serve(self)
-
-    async def __call__(self, peer: int, frame: bytes, is_control: bool, attached: Sequence[bytes]) -> bytes:
-        unpacked = unpack_frame(frame, self.failures.append, attached)
-        assert unpacked is not None
-        assert unpacked.incarnation == ME
-        self.attached.append(attached)
-        self.calls.append((peer, is_control, [number_of(message) for message in unpacked.messages]))
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self.open.append(answer)
-        return await answer
-
-    def observe_incarnation(self, peer: int, incarnation: int) -> None:
-        self.incarnations.append((peer, incarnation))
+        self.transport = Transport(number, Listener(LOOPBACK, incarnation, tls), directory, self.failures.append)
+        self.transport.serve(self)  # type: ignore[arg-type]
+        directory.nodes[number] = self
 
     def deliver(self, sender: int, messages: Sequence[Message], control: bool, done: Callable[[], None]) -> None:
-        self.taken.append((sender, [number_of(message) for message in messages]))
+        self.taken.append((sender, control, [number_of(message) for message in messages]))
+        self.messages += messages
         if self.unhandled is None:
             done()
         else:
@@ -92,29 +91,37 @@ class FakePeers:
     def malformed(self, sender: int, error: CodecError) -> None:
         self.failures.append(error)
 
-    async def send(self, *numbers: int) -> None:
-        """Has the transport send messages with these numbers to peer 1, and runs the loop until it is idle."""
+    def send(self, peer: int, *numbers: int) -> None:
+        """Sends messages with these numbers in one input."""
         for number in numbers:
-            self.transport.send(1, data(number))
-        await settled()
+            self.transport.send(peer, data(number))
 
-    async def answer(self, error: Exception | None = None, frame: bytes = NOTHING) -> None:
-        """Answers the oldest open call, and runs the loop until it is idle."""
-        answer = self.open.pop(0)
-        if error is None:
-            answer.set_result(frame)
-        else:
-            answer.set_exception(error)
-        await settled()
+    def handle_all(self) -> None:
+        """Handles what was held up, and what arrives from now on."""
+        held_up, self.unhandled = self.unhandled or [], None
+        for done in held_up:
+            done()
 
-    def call(self, frame: bytes, sender: int = 1) -> asyncio.Task[bytes]:
-        """Makes a call of a peer to this node; one that is still open when the test ends is cancelled with its loop."""
-        self._tasks.append(asyncio.create_task(self.transport.receive(sender, frame, DATA)))
-        return self._tasks[-1]
+    @property
+    def numbers(self) -> list[int]:
+        """Those of all messages that have arrived, in order."""
+        return [number for _, _, numbers in self.taken for number in numbers]
 
 
-async def settled() -> None:
-    for _ in range(10):
+class Trio(Directory):
+    """Nodes 0, 1 and 2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.zero, self.one, self.two = (FakeNode(self, number) for number in range(3))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Runs the loop until a condition holds."""
+    loop = asyncio.get_running_loop()
+    ends_s = loop.time() + WITHIN_S
+    while not condition():
+        assert loop.time() < ends_s, "the condition does not hold in time"
         await asyncio.sleep(0)
 
 
@@ -126,9 +133,3 @@ def on_loop(test: Callable[Arguments, Coroutine[Any, Any, None]]) -> Callable[Ar
         asyncio.run(test(*args, **kwargs))
 
     return run
-
-
-def numbers_of(frame: bytes) -> list[int]:
-    unpacked = unpack_frame(frame, lambda error: pytest.fail(str(error)))
-    assert unpacked is not None
-    return [number_of(message) for message in unpacked.messages]
