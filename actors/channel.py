@@ -2,8 +2,8 @@
 
 The messages of one input of the node leave in one frame; so do those that wait while the connection takes no more. One
 that can wait (`Message.can_wait`) leaves with the next one that cannot. When the connection ends, or none can be
-opened, the peer's process has ended: what waits is dropped, since it was meant for that process. On a slow link each
-frame is written later, in order.
+opened, the peer's process has ended, as a rule: what waits was meant for that process, and is dropped. On a slow link
+each frame is written later, in order.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Channel:
             self._write_late(self._link)
             while self._queue and self._is_urgent and not self._link.is_congested:
                 self._dispatch(self._link, *self._next_frame())
-        elif self._queue and self._is_urgent and self._opening is None:
+        elif self._opening is None and (self._late or (self._queue and self._is_urgent)):
             self._opening = watch(asyncio.get_running_loop().create_task(self._connect()), self._on_failure)
         if self._finished is not None:
             self._finish(self._finished)
@@ -140,11 +140,17 @@ class Channel:
         self._late_timer = loop.call_at(self._late[0][0], self.send_ready) if is_waiting else None
 
     async def _connect(self) -> None:
+        own = asyncio.current_task()
         try:
             link = await self._open(self)
         except PeerGoneError:
+            if self._opening is not own:
+                return
             self.clear()
         else:
+            if self._opening is not own:  # cancelled too late
+                link.abort()
+                return
             self._link = link
             if link.has_ended:
                 self.lose(link)
@@ -175,7 +181,8 @@ class Channel:
 
     def finish(self) -> asyncio.Future[None]:
         """Sends what waits and then nothing more; done when the peer has handled it, or is gone."""
-        self._finished = asyncio.get_running_loop().create_future()
+        if self._finished is None:
+            self._finished = asyncio.get_running_loop().create_future()
         self._is_urgent = True
         self.send_ready()
         return self._finished

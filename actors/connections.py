@@ -3,44 +3,50 @@
 Each has one direction: the node that opens it sends frames (`actors/frames.py`), the other one only reads. It begins
 with a `Hello`: the secret of the receiver, which its actor gives to those who may call it, and who sends on which
 channel. Where Ray encrypts its calls, connections are encrypted with the same certificates. TCP keeps the order of the
-frames. The receiver stops reading while `MAX_UNHANDLED_BYTES` wait for its node, so that
-what a slow node cannot take waits at its peers, and at last in their queues.
+frames. The receiver stops reading while `MAX_UNHANDLED_BYTES` wait for its node, so that what a slow node cannot take
+waits at its peers, and at last in their queues.
 
-Either side notices that the other one's process has ended by the connection's end; that its machine is lost, when
-nothing has been acknowledged for `SILENT_S`. A sender that ends first closes its direction; the receiver closes the
-connection once its node has handled everything.
+A connection ends with the process at either end, and when the other machine does not answer: an idle one after
+`SILENT_S`, one with data on its way when the system gives up, after some minutes. A process that is stopped takes
+nothing, but its machine answers, so its connections stay. A sender that ends first closes its direction; the receiver
+closes the connection once its node has handled everything.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import secrets
 import socket
 import ssl
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from actors.frames import Frame, FrameReader
 from actors.peers import Address, PeerGoneError
 from protocol.errors import CodecError
 from protocol.ids import NodeId
 
+_LOG = logging.getLogger(__name__)
 SECRET_BYTES = 32
 BACKLOG = 128
 HELLO_WITHIN_S = 10.0
-"""How long a new connection may take to say who opens it."""
+"""How long the process runs, at the most twice, until a new connection has said who opens it."""
 CONNECT_WITHIN_S = 5.0
+"""How long another machine may take to accept a connection. That of a stopped process does so for it."""
+HANDSHAKE_WITHIN_S = 3_600.0
+"""How long the other process may take to begin with TLS. It may be stopped."""
 SILENT_S = 30
-"""After so long without an acknowledgement of the other machine a connection is lost, as after Kafka's
-`request.timeout.ms`."""
+"""After so long without an answer of the other machine an idle connection is lost."""
 _PROBE_AFTER_S, _PROBE_EVERY_S = 10, 5
 MAX_UNHANDLED_BYTES = 4 * 1_048_576
 """How many bytes of a connection may wait for the node before its socket is not read any more."""
-_HELLO = struct.Struct(f">{SECRET_BYTES}sq?QQ")
+_HELLO = struct.Struct(f">{SECRET_BYTES}sqQ?Q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,32 +63,37 @@ def tls_of_ray(environment: Mapping[str, str]) -> Tls | None:
     """
     if environment.get("RAY_USE_TLS", "0") in ("", "0"):
         return None
-    authority = environment["RAY_TLS_CA_CERT"]
-    contexts = [ssl.create_default_context(purpose, cafile=authority) for purpose in ssl.Purpose]
-    for context in contexts:
-        context.load_cert_chain(environment["RAY_TLS_SERVER_CERT"], environment["RAY_TLS_SERVER_KEY"])
+    tls = Tls(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+    for context in (tls.server, tls.client):
         context.check_hostname, context.verify_mode = False, ssl.CERT_REQUIRED
-    by_purpose = dict(zip(ssl.Purpose, contexts, strict=True))
-    return Tls(by_purpose[ssl.Purpose.CLIENT_AUTH], by_purpose[ssl.Purpose.SERVER_AUTH])
+        context.load_cert_chain(environment["RAY_TLS_SERVER_CERT"], environment["RAY_TLS_SERVER_KEY"])
+        context.load_verify_locations(environment["RAY_TLS_CA_CERT"])
+    return tls
+
+
+def _encrypted(context: ssl.SSLContext) -> dict[str, Any]:
+    return {"ssl": context, "ssl_handshake_timeout": HANDSHAKE_WITHIN_S}
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who opens a connection: its `incarnation`, on the data or the control channel. `number` counts the connections
-    of this incarnation on the channel.
+    """Who opens a connection: this `incarnation` of the `sender`, for its data or its control channel. `number` counts
+    the connections that it has opened, to all peers.
     """
 
     sender: NodeId
-    control: bool
     incarnation: int
+    control: bool
     number: int
+
+    def replaces(self, other: Hello) -> bool:
+        """Whether this is a newer connection of the same channel."""
+        own, others = ((it.sender, it.incarnation, it.control) for it in (self, other))
+        return own == others and self.number > other.number
 
 
 class Taker(Protocol):
     """What takes the frames of all connections."""
-
-    def accept(self, hello: Hello, connection: Incoming) -> bool:
-        """Whether a new connection is the newest one of its channel from this incarnation; ends the one before."""
 
     def take(self, hello: Hello, frame: Frame, handled: Callable[[], None]) -> None:
         """Takes the next frame of a connection; `handled` is called once, when the node has handled it."""
@@ -96,25 +107,35 @@ class Listener:
     def __init__(self, host: str, incarnation: int, tls: Tls | None = None) -> None:
         self._bound = _bound(host)
         self.tls = tls
-        self._open: set[Incoming] = set()
+        self.connections: set[Incoming] = set()
+        self.is_closed = False
         self._server: asyncio.Server | None = None
         self.address = Address(host, self._bound.getsockname()[1], secrets.token_bytes(SECRET_BYTES), incarnation)
 
     async def serve(self, taker: Taker) -> None:
         """Takes connections, on the running loop; those that have been opened before wait until then."""
+        if self.is_closed:
+            return
+        encrypted = {} if self.tls is None else _encrypted(self.tls.server)
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: Incoming(self, taker), sock=self._bound, backlog=BACKLOG, **encrypted
+        )
+        if self.is_closed:
+            self._server.close()
 
-        def incoming() -> Incoming:
-            return Incoming(self.address.secret, taker, self._open)
-
-        tls = None if self.tls is None else self.tls.server
-        self._server = await asyncio.get_running_loop().create_server(incoming, sock=self._bound, ssl=tls)
+    def end(self, ended: Callable[[NodeId], bool]) -> None:
+        """Resets the connections of these senders, without what they have sent and the node has not got yet."""
+        for connection in list(self.connections):
+            if connection.hello is not None and ended(connection.hello.sender):
+                connection.abort()
 
     def close(self) -> None:
         """Resets all connections, and takes no others."""
+        self.is_closed = True
         if self._server is not None:
             self._server.close()
         self._bound.close()
-        for connection in list(self._open):
+        for connection in list(self.connections):
             connection.abort()
 
 
@@ -130,12 +151,12 @@ def _bound(host: str) -> socket.socket:
 
 
 class Incoming(asyncio.Protocol):
-    """A connection that a peer has opened; `among` are the open ones."""
+    """A connection that a peer has opened; `hello` is None until it has said who it is."""
 
-    def __init__(self, secret: bytes, taker: Taker, among: set[Incoming]) -> None:
-        self._secret, self._taker, self._among = secret, taker, among
+    def __init__(self, listener: Listener, taker: Taker) -> None:
+        self.hello: Hello | None = None
+        self._listener, self._taker = listener, taker
         self._transport: asyncio.Transport
-        self._hello: Hello | None = None
         self._begin = b""
         self._reader = FrameReader(self._note_malformed)
         self._unhandled_bytes = 0
@@ -144,38 +165,58 @@ class Incoming(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._among.add(self)
+        self._listener.connections.add(self)
         prepare(transport.get_extra_info("socket"))
-        self._impatience = asyncio.get_running_loop().call_later(HELLO_WITHIN_S, transport.abort)
+        if self._listener.is_closed:
+            self.abort()
+        loop = asyncio.get_running_loop()
+
+        def wait_again() -> None:
+            """After a stop of the process this comes before what has arrived meanwhile is read."""
+            self._impatience = loop.call_later(HELLO_WITHIN_S, self.abort)
+
+        self._impatience = loop.call_later(HELLO_WITHIN_S, wait_again)
 
     def data_received(self, data: bytes) -> None:
-        if self._hello is None:
-            self._begin += data
-            if len(self._begin) < _HELLO.size:
+        if self.hello is None:
+            data = self._begin + data
+            if len(data) < _HELLO.size:
+                self._begin = data
                 return
-            data = self._begin[_HELLO.size :]
-            if not self._is_accepted(self._begin[: _HELLO.size]):
+            self._begin = b""
+            if not self._is_accepted(data[: _HELLO.size]):
                 self.abort()
                 return
-        assert self._hello is not None
+            data = data[_HELLO.size :]
+        assert self.hello is not None
         try:
             for frame in self._reader.feed(data):
                 self._unhandled_bytes += frame.size
-                self._taker.take(self._hello, frame, partial(self._handled, frame.size))
+                self._taker.take(self.hello, frame, partial(self._handled, frame.size))
         except CodecError as error:
             self._note_malformed(error)
             self.abort()
         self._set_reading()
 
     def _is_accepted(self, begin: bytes) -> bool:
-        secret, sender, control, incarnation, number = _HELLO.unpack(begin)
+        """Takes the hello, and ends the connection that it replaces."""
         self._impatience.cancel()
-        self._hello = Hello(sender, control, incarnation, number)
-        return hmac.compare_digest(secret, self._secret) and self._taker.accept(self._hello, self)
+        secret, *fields = _HELLO.unpack(begin)
+        if not hmac.compare_digest(secret, self._listener.address.secret):
+            return False
+        hello = Hello(*fields)
+        others = [other for other in self._listener.connections if other.hello is not None]
+        if any(other.hello.replaces(hello) for other in others if other.hello is not None):
+            return False
+        for other in others:
+            if other.hello is not None and hello.replaces(other.hello):
+                other.abort()
+        self.hello = hello
+        return True
 
     def _note_malformed(self, error: CodecError) -> None:
-        assert self._hello is not None
-        self._taker.malformed(self._hello.sender, error)
+        assert self.hello is not None
+        self._taker.malformed(self.hello.sender, error)
 
     def _handled(self, count: int) -> None:
         self._unhandled_bytes -= count
@@ -199,7 +240,7 @@ class Incoming(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._impatience.cancel()
-        self._among.discard(self)
+        self._listener.connections.discard(self)
 
     def abort(self) -> None:
         self._transport.abort()
@@ -216,6 +257,7 @@ class Outgoing(asyncio.Protocol):
         self.incarnation = incarnation
         self.is_congested = False
         self.has_ended = False
+        self._is_finishing = False
         self._hello, self._on_room, self._on_end = hello, on_room, on_end
         self._transport: asyncio.Transport
 
@@ -231,6 +273,9 @@ class Outgoing(asyncio.Protocol):
 
     def finish(self) -> None:
         """Sends nothing more; the connection ends once the peer has handled everything, with TLS has received it."""
+        if self._is_finishing:
+            return
+        self._is_finishing = True
         if self._transport.can_write_eof():
             self._transport.write_eof()
         else:
@@ -259,28 +304,44 @@ async def connect(
     tls: Tls | None = None,
 ) -> Outgoing:
     """Opens a connection. PeerGoneError where nothing listens at the address any more."""
-    begin = _HELLO.pack(address.secret, hello.sender, hello.control, hello.incarnation, hello.number)
+    begin = _HELLO.pack(address.secret, hello.sender, hello.incarnation, hello.control, hello.number)
 
     def outgoing() -> Outgoing:
         return Outgoing(begin, address.incarnation, on_room, on_end)
 
-    loop, context = asyncio.get_running_loop(), None if tls is None else tls.client
-    name = None if tls is None else address.host
+    encrypted = {} if tls is None else _encrypted(tls.client) | {"server_hostname": address.host}
     try:
-        opening = loop.create_connection(outgoing, address.host, address.port, ssl=context, server_hostname=name)
-        _, connection = await asyncio.wait_for(opening, CONNECT_WITHIN_S)
-    except (OSError, TimeoutError) as error:
+        connected = await _connected(address.host, address.port)
+        _, connection = await asyncio.get_running_loop().create_connection(outgoing, sock=connected, **encrypted)
+    except ssl.SSLError as error:
+        _LOG.warning("%s:%s: %s", address.host, address.port, error)
+        raise PeerGoneError(str(error)) from error
+    except OSError as error:
         raise PeerGoneError(f"{address.host}:{address.port}") from error
     return connection
 
 
+async def _connected(host: str, port: int) -> socket.socket:
+    """A connected socket. OSError where the other machine does not accept."""
+    loop = asyncio.get_running_loop()
+    (family, kind, protocol, _, where), *_ = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    connection = socket.socket(family, kind, protocol)
+    connection.setblocking(False)
+    try:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CONNECT_WITHIN_S):
+                await loop.sock_connect(connection, where)
+        connection.getpeername()  # if this process was stopped, it may be connected nevertheless
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
 def prepare(connection: socket.socket) -> None:
-    """Has the system send everything at once, and end a connection once the other machine has been silent for
-    `SILENT_S`.
-    """
+    """Has the system send everything at once, and end a connection whose other machine is gone."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_AFTER_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_EVERY_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, (SILENT_S - _PROBE_AFTER_S) // _PROBE_EVERY_S)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_S * 1_000)

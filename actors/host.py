@@ -104,7 +104,9 @@ class NodeHost:
     def deliver(
         self, sender: NodeId, messages: Sequence[Message], control: bool, done: Callable[[], None] | None = None
     ) -> None:
-        """Queues the messages of a frame (at least one); `done` is called once the last one has been handled."""
+        """Queues the messages of a frame (at least one); `done` is called once the last one has been handled, or is
+        dropped since the host has halted.
+        """
         queue = self._control if control else self._data
         is_command = sender == DRIVER
         for message in messages[:-1]:
@@ -130,6 +132,8 @@ class NodeHost:
         if not self._halted:
             queue.append(item)
             self._schedule()
+        elif item.done is not None:
+            item.done()
 
     def _schedule(self) -> None:
         if not (self._scheduled or self._paused or self._halted) and (self._control or self._data):
@@ -225,9 +229,10 @@ class NodeHost:
         """Drops all queued inputs and timers, and handles no input again."""
         self._halted = True
         self._news.set()
-        self._control.clear()
-        self._data.clear()
-        self._withheld.clear()
+        for queue in (self._control, self._data, self._withheld):
+            while queue:
+                if (done := queue.popleft().done) is not None:
+                    done()
         for name in list(self._timers):
             self._cancel_timer(name)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import ActorUnschedulableError, GetTimeoutError, RayActorError
 
 from protocol.ids import NodeId, node_name
 
@@ -47,7 +47,7 @@ class RayPeers:
         try:  # in a thread, since a look-up is a blocking call to Ray's control store
             handle: Handle = await asyncio.to_thread(ray.get_actor, node_name(peer), self._run)
             address: Address = await handle.address.remote()
-        except (ValueError, RayActorError) as error:
+        except (ValueError, RayActorError, ActorUnschedulableError, GetTimeoutError) as error:
             raise PeerGoneError(node_name(peer)) from error
         return address
 

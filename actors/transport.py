@@ -2,9 +2,10 @@
 
 There are two channels to each peer, control (`Message.CONTROL`) and data, so that a blocked data path does not fence a
 broker (`actors/channel.py`). Messages of a channel arrive in the order in which they were sent, and none arrives twice.
-They get lost in four ways, all of which nodes survive: the peer's process has ended, and with it the connection; the
-link is cut, which both sides check; the channel is full (the new message is dropped, those that wait stay); the own
-process ends. Bytes that cannot be decoded are dropped on arrival.
+They get lost in four ways, all of which nodes survive: the connection ends, with the peer's process or since its
+machine cannot be reached; the link is cut, which both sides check, and which ends its connections; the channel is full
+(the new message is dropped, those that wait stay); the own process ends. Bytes that cannot be decoded are dropped on
+arrival.
 
 A peer that has started again opens connections of a newer incarnation. From then on messages go to that one, also those
 that have waited. What a former incarnation sends, if it still runs, arrives too: epochs fence it, not the transport.
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from actors.channel import Channel, watch
-from actors.connections import Hello, Incoming, Listener, Outgoing, connect
+from actors.connections import Hello, Listener, Outgoing, connect
 from actors.frames import Encoded, Frame, unpack_frame
 from actors.host import NodeHost
 from actors.peers import Address, PeerGoneError
@@ -64,7 +65,6 @@ class Transport:
         self._on_failure = on_failure
         self._receiver: NodeHost
         self._channels: dict[tuple[NodeId, bool], Channel] = {}
-        self._incoming: dict[tuple[NodeId, int, bool], tuple[int, Incoming]] = {}
         self._newest: dict[NodeId, int] = {}
         self._opened = 0
         self._is_running = True
@@ -107,7 +107,7 @@ class Transport:
 
     async def _connect(self, peer: NodeId, control: bool, channel: Channel) -> Outgoing:
         self._opened += 1
-        hello = Hello(self._own_id, control, self.address.incarnation, self._opened)
+        hello = Hello(self._own_id, self.address.incarnation, control, self._opened)
 
         def end(link: Outgoing) -> None:
             self._peers.forget(peer)
@@ -120,16 +120,6 @@ class Transport:
             raise
 
     # -- incoming ------------------------------------------------------------------------------------------------------
-
-    def accept(self, hello: Hello, connection: Incoming) -> bool:
-        key = hello.sender, hello.incarnation, hello.control
-        if key in self._incoming:
-            newest, former = self._incoming[key]
-            if hello.number < newest:
-                return False
-            former.abort()
-        self._incoming[key] = hello.number, connection
-        return True
 
     def take(self, hello: Hello, frame: Frame, handled: Callable[[], None]) -> None:
         if not self.accepts_from(hello.sender) or hello.incarnation <= self._ignored.get(hello.sender, -1):
@@ -173,7 +163,8 @@ class Transport:
         self._delays_s = {peer: delay_ms / 1000 for peer, delay_ms in links.slow_to}
         for (peer, _), channel in self._channels.items():
             if peer in links.cut_to:
-                channel.clear()
+                channel.close()
+        self._listener.end(lambda sender: sender in links.cut_from)
 
     def ignore_incarnations(self, incarnations: Mapping[NodeId, int]) -> None:
         """Drops frames of these incarnations of peers and of older ones, from now on; replaces the last call."""

@@ -14,7 +14,18 @@ from actors.frames import joined_frame
 from actors.peers import Address, PeerGoneError
 from protocol.messages.codec import encode
 from tests.pem_files import pem_files
-from tests.unit.actors.transport_helpers import CONTROL, DATA, LOOPBACK, FakeNode, Trio, data, on_loop, until
+from tests.unit.actors.transport_helpers import (
+    CONTROL,
+    DATA,
+    LOOPBACK,
+    FakeNode,
+    Trio,
+    closed,
+    data,
+    on_loop,
+    open_sockets,
+    until,
+)
 
 SENDER = 5
 
@@ -28,7 +39,7 @@ class Peer:
 
     def __init__(self, address: Address, number: int = 1, control: bool = DATA) -> None:
         self._address = address
-        self._hello = Hello(SENDER, control, 1, number)
+        self._hello = Hello(SENDER, 1, control, number)
         self.connection: Outgoing
 
     async def write(self, *pieces: bytes) -> None:
@@ -135,7 +146,9 @@ async def test_a_host_that_does_not_answer_is_gone(monkeypatch: pytest.MonkeyPat
 
 
 @on_loop
-async def test_the_system_ends_connections_to_lost_machines_at_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connections_end_when_the_other_machine_is_silent_and_wait_for_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     kept: list[socket.socket] = []
     prepare = connections.prepare
     monkeypatch.setattr(connections, "prepare", lambda connection: kept.append(connection) or prepare(connection))
@@ -144,9 +157,20 @@ async def test_the_system_ends_connections_to_lost_machines_at_both_ends(monkeyp
     await until(lambda: nodes.one.numbers == [1])
     assert len(kept) == 2
     for connection in kept:
-        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1_000 * connections.SILENT_S
         assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 0, "the peer may be stopped"
+
+
+@on_loop
+async def test_a_connection_that_comes_while_its_listener_closes_is_ended() -> None:
+    nodes = Trio()
+    peer = Peer(nodes.one.transport.address)
+    await peer.write(frame(1))
+    nodes.one.transport.close()
+    await until(lambda: peer.is_refused)
+    assert nodes.one.taken == []
+    assert nodes.one.failures == []
 
 
 def test_an_address_does_not_show_its_secret() -> None:
@@ -191,8 +215,21 @@ async def test_connections_are_encrypted_with_the_certificates_of_ray_and_others
     await until(lambda: nodes.forgotten.count(6) >= 2)
     peer.send(6, *range(10, 20))
     await until(lambda: secure.numbers == [*range(10, 20)])
-    secure.unhandled = []
-    peer.send(6, 20)
     await asyncio.wait_for(peer.transport.await_delivery(60), 30)
-    secure.handle_all()
-    assert secure.numbers[-1] == 20
+    peer.transport.close()
+    secure.send(0, 30)
+    await until(lambda: nodes.zero.failures == [] and nodes.forgotten.count(0) >= 1)
+
+
+@on_loop
+async def test_a_node_with_tls_that_ends_delivers_what_it_has_sent(tmp_path: Path) -> None:
+    tls = tls_of_ray(environment(tmp_path))
+    sockets, nodes = open_sockets(), Trio()
+    secure, peer = (FakeNode(nodes, number, tls=tls) for number in (6, 7))
+    peer.send(6, 1)
+    await until(lambda: secure.numbers == [1])
+    secure.unhandled = []
+    peer.send(6, 2)
+    await asyncio.wait_for(peer.transport.await_delivery(60), 30)
+    assert secure.numbers == [1, 2]
+    await closed((nodes.zero, nodes.one, nodes.two, peer, secure), sockets)

@@ -20,14 +20,17 @@ from tests.unit.actors.transport_helpers import (
     DATA,
     FakeNode,
     Trio,
+    closed,
     control,
     data,
     high_watermark,
     on_loop,
+    open_sockets,
     until,
 )
 
 MIB = 1_048_576
+SLOW_MS = 2_000
 MORE_THAN_BUFFERS = 64
 """Messages of a MiB each, more than the system's buffers and the receiver's limit take."""
 
@@ -180,21 +183,57 @@ async def test_a_cut_is_one_way_drops_what_waits_and_heals() -> None:
 
 
 @on_loop
+async def test_what_is_on_its_way_to_a_node_that_does_not_keep_up_is_lost_when_the_link_is_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(channel, "MAX_WAITING_BYTES", MORE_THAN_BUFFERS * 2 * MIB)
+    nodes = Trio()
+    nodes.one.unhandled = []
+    for number in range(MORE_THAN_BUFFERS):
+        nodes.zero.transport.send(1, data(number, "t" * MIB))
+    await until(lambda: len(nodes.one.taken) >= connections.MAX_UNHANDLED_BYTES // MIB)
+    nodes.one.transport.set_links(NodeLinks(cut_from=frozenset({0})))
+    nodes.zero.transport.set_links(NodeLinks(cut_to=frozenset({1})))
+    taken = nodes.one.numbers
+    nodes.one.handle_all()
+    for node in (nodes.zero, nodes.one):
+        node.transport.set_links(NodeLinks())
+    nodes.zero.send(1, 100)
+    await until(lambda: 100 in nodes.one.numbers)
+    assert nodes.one.numbers == [*taken, 100]
+
+
+@on_loop
 async def test_a_slow_link_delays_what_goes_to_its_end_and_nothing_else_and_keeps_the_order() -> None:
     nodes, loop = Trio(), asyncio.get_running_loop()
     nodes.zero.send(1, 0)
     await until(lambda: nodes.one.numbers == [0])
-    nodes.zero.transport.set_links(NodeLinks(slow_to=((1, 300),)))
+    nodes.zero.transport.set_links(NodeLinks(slow_to=((1, SLOW_MS),)))
     began_s = loop.time()
     nodes.zero.send(1, 1)
     nodes.zero.send(2, 5)
     await until(lambda: nodes.two.numbers == [5])
     nodes.one.send(0, 6)
     await until(lambda: nodes.zero.numbers == [6])
+    assert nodes.one.numbers == [0]
     nodes.zero.transport.set_links(NodeLinks())
     nodes.zero.send(1, 2)
     await until(lambda: nodes.one.numbers == [0, 1, 2])
-    assert loop.time() - began_s >= 0.3
+    assert loop.time() - began_s >= SLOW_MS / 1_000
+
+
+@on_loop
+async def test_what_waits_on_a_slow_link_goes_to_a_newer_incarnation_that_is_heard() -> None:
+    nodes = Trio()
+    nodes.zero.send(1, 0)
+    await until(lambda: nodes.one.numbers == [0])
+    nodes.zero.transport.set_links(NodeLinks(slow_to=((1, SLOW_MS),)))
+    nodes.zero.send(1, 1)
+    successor = FakeNode(nodes, 1, incarnation=2)
+    successor.send(0, 5)
+    await until(lambda: nodes.zero.numbers == [5])
+    await until(lambda: successor.numbers == [1])
+    assert nodes.one.numbers == [0]
 
 
 @on_loop
@@ -226,8 +265,8 @@ async def test_a_paused_transport_sends_nothing_and_loses_nothing() -> None:
 
 
 @on_loop
-async def test_a_closed_transport_sends_and_takes_nothing() -> None:
-    nodes = Trio()
+async def test_a_closed_transport_sends_and_takes_nothing_and_leaves_no_socket_and_no_task() -> None:
+    sockets, nodes = open_sockets(), Trio()
     nodes.zero.send(1, 0)
     await until(lambda: nodes.one.numbers == [0])
     nodes.zero.send(1, 1)
@@ -237,6 +276,21 @@ async def test_a_closed_transport_sends_and_takes_nothing() -> None:
     nodes.two.send(1, 4)
     await until(lambda: nodes.one.numbers == [0, 4])
     assert nodes.zero.taken == []
+    await closed((nodes.zero, nodes.one, nodes.two), sockets)
+
+
+@on_loop
+async def test_a_closed_transport_gives_up_what_it_was_opening() -> None:
+    async def wait() -> Address:
+        return await asyncio.get_running_loop().create_future()
+
+    sockets, nodes = open_sockets(), Trio()
+    nodes.answers[1] = wait
+    nodes.zero.send(1, 0)
+    nodes.zero.send(2, 1)
+    await until(lambda: nodes.asked == [1, 2])
+    await closed((nodes.zero, nodes.one, nodes.two), sockets)
+    assert nodes.two.taken == []
 
 
 @on_loop
@@ -258,7 +312,7 @@ async def test_frames_on_a_slow_link_count_for_the_size_limit(monkeypatch: pytes
     nodes = Trio()
     nodes.zero.send(1, 0)
     await until(lambda: nodes.one.numbers == [0])
-    nodes.zero.transport.set_links(NodeLinks(slow_to=((1, 100),)))
+    nodes.zero.transport.set_links(NodeLinks(slow_to=((1, SLOW_MS),)))
     for number in range(1, 5):
         nodes.zero.transport.send(1, data(number, "t" * 300))
         await asyncio.sleep(0)
@@ -295,11 +349,12 @@ async def test_delivery_ends_when_all_peers_have_handled_what_was_sent() -> None
 @on_loop
 async def test_delivery_to_a_peer_that_does_not_handle_is_awaited_so_long_and_to_none_not_at_all() -> None:
     nodes = Trio()
-    await nodes.two.transport.await_delivery(60)
+    await asyncio.wait_for(nodes.two.transport.await_delivery(3_600), 30)
     nodes.one.unhandled = []
     nodes.zero.send(1, 0)
     nodes.zero.send(7, 1)
-    await nodes.zero.transport.await_delivery(0.1)
+    await until(lambda: nodes.one.numbers == [0])
+    await asyncio.wait_for(nodes.zero.transport.await_delivery(0.1), 30)
     assert nodes.one.unhandled
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import wraps
+from pathlib import Path
 from typing import Any, ParamSpec
 
 from actors.connections import Listener, Tls
@@ -114,6 +116,20 @@ class Trio(Directory):
     def __init__(self) -> None:
         super().__init__()
         self.zero, self.one, self.two = (FakeNode(self, number) for number in range(3))
+
+
+def open_sockets() -> int:
+    """How many sockets this process has."""
+    names = (Path("/proc/self/fd", number) for number in os.listdir("/proc/self/fd"))
+    return sum(name.is_symlink() and os.readlink(name).startswith("socket:") for name in names)
+
+
+async def closed(nodes: Sequence[FakeNode], sockets: int) -> None:
+    """Closes nodes, and runs the loop until no task is left, and not more than so many sockets."""
+    for node in nodes:
+        node.transport.close()
+    await until(lambda: asyncio.all_tasks() == {asyncio.current_task()} and open_sockets() <= sockets)
+    assert not any(node.failures for node in nodes)
 
 
 async def until(condition: Callable[[], bool]) -> None:
