@@ -20,11 +20,11 @@ from tests.unit.actors.transport_helpers import (
     LOOPBACK,
     FakeNode,
     Trio,
+    assert_soon,
     closed,
     data,
     on_loop,
     open_sockets,
-    until,
 )
 
 SENDER = 5
@@ -58,9 +58,9 @@ async def test_a_connection_with_another_secret_is_ended_and_brings_nothing() ->
     wrong = Address(right.host, right.port, bytes(SECRET_BYTES), right.incarnation)
     peer = Peer(wrong)
     await peer.write(frame(1))
-    await until(lambda: peer.is_refused)
+    await assert_soon(lambda: peer.is_refused)
     await Peer(right).write(frame(2))
-    await until(lambda: nodes.one.numbers == [2])
+    await assert_soon(lambda: nodes.one.numbers == [2])
 
 
 @on_loop
@@ -84,16 +84,16 @@ async def test_the_newer_connection_of_a_channel_ends_the_older_one_and_an_older
     first, control = Peer(address, number=3), Peer(address, number=2, control=CONTROL)
     for number, peer in enumerate((first, control)):
         await peer.write(frame(number))
-    await until(lambda: sorted(nodes.one.numbers) == [0, 1])
+    await assert_soon(lambda: sorted(nodes.one.numbers) == [0, 1])
     late = Peer(address, number=2)
     await late.write(frame(7))
-    await until(lambda: late.is_refused)
+    await assert_soon(lambda: late.is_refused)
     newer = Peer(address, number=4)
     await newer.write(frame(8))
-    await until(lambda: first.is_refused)
+    await assert_soon(lambda: first.is_refused)
     newer.connection.write([frame(9)])
     control.connection.write([frame(10)])
-    await until(lambda: sorted(nodes.one.numbers) == [0, 1, 8, 9, 10])
+    await assert_soon(lambda: sorted(nodes.one.numbers) == [0, 1, 8, 9, 10])
 
 
 @on_loop
@@ -101,7 +101,7 @@ async def test_bytes_that_are_no_frame_end_the_connection_and_are_reported() -> 
     nodes = Trio()
     peer = Peer(nodes.one.transport.address)
     await peer.write(frame(1), b"\xff" * 50)
-    await until(lambda: peer.is_refused)
+    await assert_soon(lambda: peer.is_refused)
     assert nodes.one.numbers == [1]
     assert [str(error) for error in nodes.one.failures] == ["not a frame: a head of 4294967295 bytes"]
 
@@ -111,7 +111,7 @@ async def test_a_message_that_cannot_be_decoded_is_reported_and_the_connection_g
     nodes = Trio()
     peer = Peer(nodes.one.transport.address)
     await peer.write(joined_frame([b"junk", encode(data(1))]), frame(2))
-    await until(lambda: nodes.one.numbers == [1, 2])
+    await assert_soon(lambda: nodes.one.numbers == [1, 2])
     assert len(nodes.one.failures) == 1
 
 
@@ -120,9 +120,9 @@ async def test_a_closed_listener_resets_its_connections_and_refuses_others() -> 
     nodes = Trio()
     peer = Peer(nodes.one.transport.address)
     await peer.write(frame(1))
-    await until(lambda: nodes.one.numbers == [1])
+    await assert_soon(lambda: nodes.one.numbers == [1])
     nodes.one.transport.close()
-    await until(lambda: peer.is_refused)
+    await assert_soon(lambda: peer.is_refused)
     with pytest.raises(PeerGoneError):
         await peer.write(frame(2))
 
@@ -154,7 +154,7 @@ async def test_connections_end_when_the_other_machine_is_silent_and_wait_for_not
     monkeypatch.setattr(connections, "prepare", lambda connection: kept.append(connection) or prepare(connection))
     nodes = Trio()
     await Peer(nodes.one.transport.address).write(frame(1))
-    await until(lambda: nodes.one.numbers == [1])
+    await assert_soon(lambda: nodes.one.numbers == [1])
     assert len(kept) == 2
     for connection in kept:
         assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
@@ -168,7 +168,7 @@ async def test_a_connection_that_comes_while_its_listener_closes_is_ended() -> N
     peer = Peer(nodes.one.transport.address)
     await peer.write(frame(1))
     nodes.one.transport.close()
-    await until(lambda: peer.is_refused)
+    await assert_soon(lambda: peer.is_refused)
     assert nodes.one.taken == []
     assert nodes.one.failures == []
 
@@ -212,13 +212,13 @@ async def test_connections_are_encrypted_with_the_certificates_of_ray_and_others
     secure, peer, stranger = (FakeNode(nodes, number, tls=tls) for number, tls in ((6, own), (7, own), (8, other)))
     nodes.zero.send(6, 1)
     stranger.send(6, 2)
-    await until(lambda: nodes.forgotten.count(6) >= 2)
+    await assert_soon(lambda: nodes.forgotten.count(6) >= 2)
     peer.send(6, *range(10, 20))
-    await until(lambda: secure.numbers == [*range(10, 20)])
+    await assert_soon(lambda: secure.numbers == [*range(10, 20)])
     await asyncio.wait_for(peer.transport.await_delivery(60), 30)
     peer.transport.close()
     secure.send(0, 30)
-    await until(lambda: nodes.zero.failures == [] and nodes.forgotten.count(0) >= 1)
+    await assert_soon(lambda: nodes.zero.failures == [] and nodes.forgotten.count(0) >= 1)
 
 
 @on_loop
@@ -227,7 +227,7 @@ async def test_a_node_with_tls_that_ends_delivers_what_it_has_sent(tmp_path: Pat
     sockets, nodes = open_sockets(), Trio()
     secure, peer = (FakeNode(nodes, number, tls=tls) for number in (6, 7))
     peer.send(6, 1)
-    await until(lambda: secure.numbers == [1])
+    await assert_soon(lambda: secure.numbers == [1])
     secure.unhandled = []
     peer.send(6, 2)
     await asyncio.wait_for(peer.transport.await_delivery(60), 30)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from protocol.broker.lifecycle import LifecycleState
 from protocol.errors import ErrorCode
 from protocol.messages.control import BrokerHeartbeatResponse, BrokerRegistrationRequest
-from tests.unit.actors.transport_helpers import FakeNode, Trio, on_loop, until
+from tests.unit.actors.transport_helpers import FakeNode, Trio, assert_soon, on_loop
 from tests.unit.protocol.node_helpers import CONTROLLER, BrokerBench, topic_records
 
 
@@ -20,13 +20,13 @@ async def test_frames_of_an_ignored_incarnation_or_an_older_one_are_dropped_unti
         ignored.send(0, incarnation)
         await ignored.transport.await_delivery(60)
     nodes.two.send(0, 4)
-    await until(lambda: nodes.zero.numbers == [4])
+    await assert_soon(lambda: nodes.zero.numbers == [4])
     newer = FakeNode(nodes, 1, incarnation=3)
     newer.send(0, 3)
-    await until(lambda: nodes.zero.numbers == [4, 3])
+    await assert_soon(lambda: nodes.zero.numbers == [4, 3])
     nodes.zero.transport.ignore_incarnations({})
     newer.send(0, 5)
-    await until(lambda: nodes.zero.numbers == [4, 3, 5])
+    await assert_soon(lambda: nodes.zero.numbers == [4, 3, 5])
 
 
 @on_loop
@@ -36,9 +36,9 @@ async def test_a_former_incarnation_that_still_runs_is_heard_beside_the_newer_on
     former, newer = nodes.one, FakeNode(nodes, 1, incarnation=2)
     for number, node in enumerate((former, newer, former, newer)):
         node.send(0, number)
-        await until(lambda number=number: nodes.zero.numbers == [*range(number + 1)])  # type: ignore[misc]
+        await assert_soon(lambda number=number: nodes.zero.numbers == [*range(number + 1)])  # type: ignore[misc]
     nodes.zero.send(1, 9)
-    await until(lambda: newer.numbers == [9])
+    await assert_soon(lambda: newer.numbers == [9])
     assert former.numbers == []
 
 

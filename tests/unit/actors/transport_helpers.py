@@ -128,12 +128,12 @@ async def closed(nodes: Sequence[FakeNode], sockets: int) -> None:
     """Closes nodes, and runs the loop until no task is left, and not more than so many sockets."""
     for node in nodes:
         node.transport.close()
-    await until(lambda: asyncio.all_tasks() == {asyncio.current_task()} and open_sockets() <= sockets)
+    await assert_soon(lambda: asyncio.all_tasks() == {asyncio.current_task()} and open_sockets() <= sockets)
     assert not any(node.failures for node in nodes)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Runs the loop until a condition holds."""
+async def assert_soon(condition: Callable[[], bool]) -> None:
+    """Runs the loop until a condition holds, which has to be soon."""
     loop = asyncio.get_running_loop()
     ends_s = loop.time() + WITHIN_S
     while not condition():
