@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 
 from actors.connections import Outgoing
 from actors.frames import Encoded, pack_frame
@@ -140,21 +141,17 @@ class Channel:
         self._late_timer = loop.call_at(self._late[0][0], self.send_ready) if is_waiting else None
 
     async def _connect(self) -> None:
-        own = asyncio.current_task()
-        try:
+        link: Outgoing | None = None
+        with suppress(PeerGoneError):
             link = await self._open(self)
-        except PeerGoneError:
-            if self._opening is not own:
-                return
-            self.clear()
-        else:
-            if self._opening is not own:  # cancelled too late
+        if self._opening is not asyncio.current_task():  # cancelled too late
+            if link is not None:
                 link.abort()
-                return
-            self._link = link
-            if link.has_ended:
-                self.lose(link)
-        self._opening = None
+            return
+        self._opening, self._link = None, link
+        if link is None or link.has_ended:
+            self._link = None
+            self.clear()
         self.send_ready()
 
     def lose(self, link: Outgoing) -> None:

@@ -21,7 +21,7 @@ import secrets
 import socket
 import ssl
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -86,10 +86,10 @@ class Hello:
     control: bool
     number: int
 
-    def replaces(self, other: Hello) -> bool:
-        """Whether this is a newer connection of the same channel."""
-        own, others = ((it.sender, it.incarnation, it.control) for it in (self, other))
-        return own == others and self.number > other.number
+    @property
+    def channel(self) -> tuple[NodeId, int, bool]:
+        """What one connection at a time is open for."""
+        return self.sender, self.incarnation, self.control
 
 
 class Taker(Protocol):
@@ -123,10 +123,10 @@ class Listener:
         if self.is_closed:
             self._server.close()
 
-    def end(self, ended: Callable[[NodeId], bool]) -> None:
+    def end(self, senders: Collection[NodeId]) -> None:
         """Resets the connections of these senders, without what they have sent and the node has not got yet."""
         for connection in list(self.connections):
-            if connection.hello is not None and ended(connection.hello.sender):
+            if connection.hello is not None and connection.hello.sender in senders:
                 connection.abort()
 
     def close(self) -> None:
@@ -205,12 +205,12 @@ class Incoming(asyncio.Protocol):
         if not hmac.compare_digest(secret, self._listener.address.secret):
             return False
         hello = Hello(*fields)
-        others = [other for other in self._listener.connections if other.hello is not None]
-        if any(other.hello.replaces(hello) for other in others if other.hello is not None):
+        opened = [(other, other.hello) for other in self._listener.connections if other.hello is not None]
+        same = [(other, found.number) for other, found in opened if found.channel == hello.channel]
+        if any(number > hello.number for _, number in same):
             return False
-        for other in others:
-            if other.hello is not None and hello.replaces(other.hello):
-                other.abort()
+        for other, _ in same:
+            other.abort()
         self.hello = hello
         return True
 

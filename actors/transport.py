@@ -164,7 +164,7 @@ class Transport:
         for (peer, _), channel in self._channels.items():
             if peer in links.cut_to:
                 channel.close()
-        self._listener.end(lambda sender: sender in links.cut_from)
+        self._listener.end(links.cut_from)
 
     def ignore_incarnations(self, incarnations: Mapping[NodeId, int]) -> None:
         """Drops frames of these incarnations of peers and of older ones, from now on; replaces the last call."""

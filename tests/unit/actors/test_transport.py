@@ -35,6 +35,16 @@ MORE_THAN_BUFFERS = 64
 """Messages of a MiB each, more than the system's buffers and the receiver's limit take."""
 
 
+def flooded(monkeypatch: pytest.MonkeyPatch) -> Trio:
+    """Nodes of which 1 handles nothing, and 0 sends it more than fits on the way."""
+    monkeypatch.setattr(channel, "MAX_WAITING_BYTES", MORE_THAN_BUFFERS * 2 * MIB)
+    nodes = Trio()
+    nodes.one.unhandled = []
+    for number in range(MORE_THAN_BUFFERS):
+        nodes.zero.transport.send(1, data(number, "t" * MIB))
+    return nodes
+
+
 @on_loop
 async def test_the_messages_of_one_input_to_a_peer_are_one_frame_and_arrive_in_order() -> None:
     nodes = Trio()
@@ -51,11 +61,7 @@ async def test_the_messages_of_one_input_to_a_peer_are_one_frame_and_arrive_in_o
 async def test_a_node_that_does_not_keep_up_is_not_sent_more_and_loses_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(channel, "MAX_WAITING_BYTES", MORE_THAN_BUFFERS * 2 * MIB)
-    nodes = Trio()
-    nodes.one.unhandled = []
-    for number in range(MORE_THAN_BUFFERS):
-        nodes.zero.transport.send(1, data(number, "t" * MIB))
+    nodes = flooded(monkeypatch)
     nodes.zero.transport.send(1, control(100))
     nodes.zero.send(2, 200)
     await assert_soon(lambda: (0, CONTROL, [100]) in nodes.one.taken and nodes.two.taken == [(0, DATA, [200])])
@@ -72,11 +78,7 @@ async def test_a_node_that_does_not_keep_up_is_not_sent_more_and_loses_nothing(
 
 @on_loop
 async def test_what_waits_while_the_peer_does_not_keep_up_leaves_in_one_frame(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "MAX_WAITING_BYTES", MORE_THAN_BUFFERS * 2 * MIB)
-    nodes = Trio()
-    nodes.one.unhandled = []
-    for number in range(MORE_THAN_BUFFERS):
-        nodes.zero.transport.send(1, data(number, "t" * MIB))
+    nodes = flooded(monkeypatch)
     await assert_soon(lambda: len(nodes.one.taken) >= connections.MAX_UNHANDLED_BYTES // MIB)
     for number in (200, 201, 202):
         nodes.zero.send(1, number)
@@ -187,11 +189,7 @@ async def test_a_cut_is_one_way_drops_what_waits_and_heals() -> None:
 async def test_what_is_on_its_way_to_a_node_that_does_not_keep_up_is_lost_when_the_link_is_cut(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(channel, "MAX_WAITING_BYTES", MORE_THAN_BUFFERS * 2 * MIB)
-    nodes = Trio()
-    nodes.one.unhandled = []
-    for number in range(MORE_THAN_BUFFERS):
-        nodes.zero.transport.send(1, data(number, "t" * MIB))
+    nodes = flooded(monkeypatch)
     await assert_soon(lambda: len(nodes.one.taken) >= connections.MAX_UNHANDLED_BYTES // MIB)
     nodes.one.transport.set_links(NodeLinks(cut_from=frozenset({0})))
     nodes.zero.transport.set_links(NodeLinks(cut_to=frozenset({1})))
